@@ -13,6 +13,7 @@ A test may be left out for two reasons only, and both are written as a marker:
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import shutil
 import subprocess
@@ -109,6 +110,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if away:
         config.hook.pytest_deselected(items=away)
         items[:] = [item for item in items if _applies(item)]
+
+
+def pytest_collection_finish() -> None:
+    """What is there before the first test stays until the end: no collection of garbage has to look at it again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -111,3 +111,38 @@ def _is_hex(digits: str) -> bool:
 def visible(text: str) -> str:
     """``text`` that may already be escaped, made safe to print: as ``escape``, but a backslash stays as it is."""
     return "\\".join(map(escape, text.split("\\")))
+
+
+def readable(text: str) -> str:
+    """As ``escape``, and injective too; but a backslash stays as it is where nothing could be taken for an escape.
+
+    For text in which backslashes are common and somebody reads it (a patch).  Backslashes before what ``escape`` makes
+    visible, and before what only looks like the result of that, are doubled.
+    """
+    if "\\" not in text:
+        return escape(text)
+    if text.isascii() and text.isprintable() and "\\x" not in text and "\\u{" not in text:
+        return text
+    out, run = [], 0
+    for at, char in enumerate(text):
+        if char == "\\":
+            run += 1
+            continue
+        safe = escape(char)
+        if run:
+            out.append("\\" * (run * 2 if safe != char or _looks_escaped(text, at) else run))
+            run = 0
+        out.append(safe)
+    return "".join(out) + "\\" * run
+
+
+def _looks_escaped(text: str, at: int) -> bool:
+    """Is there at ``at`` what ``escape`` puts behind a backslash?"""
+    if text[at] == "x":
+        code = text[at + 1 : at + 3]
+        return len(code) == 2 and _is_hex(code) and code[0] in "89abcdef"
+    if not text.startswith("u{", at):
+        return False
+    end = text.find("}", at + 2, at + 9)
+    code = text[at + 2 : end] if end > 0 else ""
+    return _is_hex(code) and int(code, 16) <= 0x10FFFF and escape(chr(int(code, 16))) == f"\\{text[at : end + 1]}"

@@ -55,7 +55,7 @@ def test_a_toolchain_that_can_have_no_layer_is_told_at_the_start(box: Box) -> No
     first = box.run("--", "true")
     assert first.returncode == 0
     [line] = first.stderr.splitlines()
-    assert f"{tool.parent}: left out: something else stands there" in line, line
+    assert f"{tool.parent}: left out: something else is there" in line, line
     assert box.run("--", "true").stderr == ""  # once
     assert box.run("--", "sh", "-c", "rm ~/.cargo").returncode == 0
     control = box.run("--", "ls", str(tool))

@@ -78,7 +78,7 @@ def test_F98_what_was_judged_is_what_is_put_in_place(
             if name == "journal":  # all is judged
                 rewritten.append(ask(str(reviewed.workspace)))
 
-        with pytest.raises(store.InUse, match=r"can write .*, where what was judged lies"):
+        with pytest.raises(store.InUse, match=r"can write .*, which holds what was judged"):
             apply(reviewed, step)
         done = command(reviewed, "apply", "one")
         assert done.returncode == 78 and "end that session, then apply again" in done.stderr, done
@@ -117,7 +117,7 @@ def test_F98_no_sandbox_is_started_over_a_stage_that_was_left(reviewed: Box) -> 
     left = [name for name in os.listdir(reviewed.workspace) if name.startswith(transaction.STAGE_NAME)]
     assert len(left) == 1
     done = reviewed.run("true")
-    assert done.returncode == 78 and "ended in its middle" in done.stderr, done
+    assert done.returncode == 78 and "was interrupted" in done.stderr, done
     assert "membrane apply --abort one" in done.stderr
     # The controls: from below nothing of the stage is in reach, and what is written to a reviewed tree is a copy.
     assert reviewed.run("true", workspace=reviewed.workspace / "sub").returncode == 0

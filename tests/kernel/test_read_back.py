@@ -216,6 +216,6 @@ def test_a_toolchain_without_its_layer_is_told() -> None:
     told = [each for each in bound if each.rule == "toolchain"]
     assert {each.status for each in told} == {"partial"}
     assert [each.mechanism for each in told] == [
-        "/nowhere: left out: something else stands there in the sandbox's home",
+        "/nowhere: left out: something else is there in the sandbox's home",
         "/proc: read-only: the kernel refused an overlay",
     ]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import unicodedata
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from membrane import escaping
-from membrane.escaping import escape
+from membrane.escaping import escape, readable
 from membrane.events import LONGEST, AccessDenied, encode
 
 # Everything that a Python string can hold, surrogates too: file names come with surrogate escapes.
@@ -54,6 +55,38 @@ def test_what_is_no_escaped_text_is_read_without_fault(text: str) -> None:
 @given(TEXT, TEXT)
 def test_different_texts_look_different(one: str, other: str) -> None:
     assert (escape(one) == escape(other)) == (one == other)
+
+
+_ESCAPED = re.compile(r"(\\+)(x[89a-f][0-9a-f]|u\{[1-9a-f][0-9a-f]*\})")
+
+
+def unread(shown: str) -> str:
+    """The only reading of a text that ``readable`` gave (test oracle)."""
+
+    def one(found: re.Match[str]) -> str:
+        run, word = len(found[1]), found[2]
+        if word[0] == "u" and (int(word[2:-1], 16) > 0x10FFFF or escape(chr(int(word[2:-1], 16))) != f"\\{word}"):
+            return found[0]
+        code = 0xDC00 + int(word[1:], 16) if word[0] == "x" else int(word[2:-1], 16)
+        return "\\" * (run // 2) + (chr(code) if run % 2 else word)
+
+    return _ESCAPED.sub(one, shown)
+
+
+LIKE_ESCAPES = st.lists(
+    st.sampled_from(
+        ["\\", "x80", "x7f", "u{202e}", "u{61}", "u{0202e}", "u{dc80}", "u{", "}", "\u202e", "\udc80", "a"]
+    ),
+    max_size=8,
+).map("".join)
+
+
+@given(TEXT | LIKE_ESCAPES)
+def test_a_readable_text_has_one_reading_and_keeps_backslashes_that_are_nothing_else(text: str) -> None:
+    shown = readable(text)
+    assert shown.isprintable() and unread(shown) == text
+    if text.isascii() and text.isprintable() and not _ESCAPED.search(text):
+        assert shown == text
 
 
 @given(TEXT)

@@ -22,6 +22,7 @@ import asyncio
 import inspect
 import os
 import sys
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Self
 
 from ..errors import HostError, InternalError, MembraneError, PolicyError
@@ -52,6 +53,9 @@ OPEN = 30.0  # seconds for the supervisor to make the sandbox
 CLOSE = 15.0  # seconds for it to end everything and write the record
 SIGTERM, SIGKILL = 15, 9
 TIMED_OUT = 124  # exit status, as timeout(1)
+
+# The sandbox whose ``on_ask`` is called in this context.
+answering: ContextVar[AsyncSandbox | None] = ContextVar("answering", default=None)
 
 
 class Command:
@@ -259,9 +263,15 @@ class AsyncSandbox(AsyncReviewed):
             raise
 
     async def close(self) -> None:
-        """End every command and the sandbox; may be called again.  In a fork of the process that opened it: nothing."""
+        """End every command and the sandbox; may be called again.  In a fork of the process that opened it: nothing.
+
+        Raises:
+            HostError: by ``on_ask``, whose end it would wait for.
+        """
         if self._owner != os.getpid() or self._closed is None:
             return
+        if asyncio.current_task() in self._questions.values():
+            raise waits_for_itself("close the sandbox", "on_ask")
         await self._shut()
         if self._whole >= 0 and self._whole == self._ran_so_far():
             self._whole = -1
@@ -696,6 +706,7 @@ class AsyncSandbox(AsyncReviewed):
     async def _answer(self, number: int, question: Question) -> None:
         """Ask the caller; whatever goes wrong is a "no"."""
         answer: object = Deny
+        answering.set(self)
         try:
             assert self._on_ask is not None and self._loop is not None
             if inspect.iscoroutinefunction(self._on_ask):
@@ -763,6 +774,12 @@ def _exit_of(ended: wire.CommandEnded) -> tuple[int, int]:
         return TIMED_OUT, SIGKILL
     code = os.waitstatus_to_exitcode(ended.status)
     return (code, 0) if code >= 0 else (128 - code, -code)
+
+
+def waits_for_itself(what: str, callback: str) -> HostError:
+    """For a caller whose own end is what the call would wait for."""
+    cause = f"this is {callback}, and it would wait until {callback} returns"
+    return HostError(what, cause, fix=(f"in another thread or task, after {callback} has returned",))
 
 
 def refuse_fork(owner: int) -> None:

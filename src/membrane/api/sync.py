@@ -8,7 +8,8 @@ Callbacks are called in that thread (``on_event``) or in a worker thread (``on_a
 sandbox; it is a daemon, so a program that forgets to close a sandbox still ends, and the sandbox with it.
 
 What is handed over is queued under the lock under which the end of the loop is queued: so it comes before that end,
-which cancels what has not finished then, or it is refused.  No caller waits for ever: HostError.
+which cancels what has not finished then, or it is refused.  No caller waits for ever: HostError.  So ``on_event``,
+whose thread is the one that would do it, can signal a process and can call nothing that waits; ``on_ask`` cannot close.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from typing import IO, TYPE_CHECKING, Any, Self, TypeVar
 
 from ..errors import HostError
-from .sandbox import AsyncSandbox, refuse_fork
+from .sandbox import AsyncSandbox, answering, refuse_fork, waits_for_itself
 from .streams import close_all, standard_stream
 
 if TYPE_CHECKING:
@@ -184,9 +185,15 @@ class Sandbox:
         return self
 
     def close(self) -> None:
-        """End every command and the sandbox; may be called again.  In a fork of the process that opened it: nothing."""
+        """End every command and the sandbox; may be called again.  In a fork of the process that opened it: nothing.
+
+        Raises:
+            HostError: by ``on_event`` or ``on_ask``, whose end it would wait for.
+        """
         if self._thread is None or self._owner != os.getpid():
             return
+        if answering.get() is self._core:
+            raise waits_for_itself("close the sandbox", "on_ask")
         closing = self._core.close()
         future = self._queue(closing)
         if future is None:
@@ -374,6 +381,8 @@ class Sandbox:
         """Hand it to the loop; None: the sandbox is not open, and the coroutine is still the caller's."""
         try:
             refuse_fork(self._owner)  # before the lock, which a thread may have held that is not in the fork
+            if threading.current_thread() is self._thread:
+                raise waits_for_itself("use the sandbox", "a callback in its thread")
             with self._lock:
                 return None if self._loop is None else asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         except BaseException:

@@ -94,7 +94,7 @@ class Failed(News):
 
 
 class Ended(News):
-    """Nothing more comes from there: the process that told has ended."""
+    """Nothing more comes from there: the process that reports it has ended."""
 
 
 class Job(Value):
@@ -110,7 +110,7 @@ class Job(Value):
 
 
 class TraceHandle(Value):
-    """What the tracer needs of a cell; the descriptors belong to whoever asked for it.
+    """What the tracer needs of a cell; the descriptors belong to the caller.
 
     ``process``: whose descendants are traced, by our pid namespace.  ``listener``: of its notifications
     (seccomp_unotify(2)); -1: there is none, and ``error`` is the errno that says why.  ``root``: its root directory
@@ -349,7 +349,7 @@ class Cell(ABC):
 
     def last(self) -> tuple[int, ...]:
         """After ``ready``: processes of this machine, as this pid namespace numbers them; when they have ended nothing
-        of the cell runs any more, also when nobody called ``reap``.  Empty: there are none that tell it.
+        of the cell runs any more, also without ``reap``.  Empty: there are none that show it.
         """
         return ()
 
@@ -449,7 +449,7 @@ class SharedCommand(ABC):
         """One piece of news; waits for it.
 
         Raises:
-            InternalError: it told what it may not.
+            InternalError: it sent what it may not.
         """
 
     @abstractmethod
@@ -494,7 +494,7 @@ class SharedCommand(ABC):
 
     @abstractmethod
     def last_status(self) -> int | None:
-        """After its end: the status that it told and nobody read yet (wait(2)); None: it told none.  Never waits."""
+        """After its end: its status, if it was sent and not read yet (wait(2)); None: it was not sent.  Never waits."""
 
     @abstractmethod
     def let_go(self) -> None:
@@ -502,11 +502,11 @@ class SharedCommand(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Close what it is told by, and ``ended``."""
+        """Close its channel, and ``ended``."""
 
 
 def default() -> Backend:
-    """The backend for this machine, where nobody asked for another."""
+    """The backend for this machine, if no other was asked for."""
     from .native import Native
 
     return Native()

@@ -104,7 +104,7 @@ def choose(
         if path not in refused and any(
             parent in refused and by_path[parent].kind in ("added", "type") for parent in above(path)
         ):
-            refused[path] = "what stands above it is not put in place"
+            refused[path] = "the directory that holds it is not put in place"
     # A directory goes when all that is listed below it goes.
     staying: set[str] = set()
     for change in changes:

@@ -118,7 +118,7 @@ def refuse_mounts(workspace: str) -> None:
             if place.startswith(prefix):
                 raise PolicyError(
                     "review the workspace",
-                    f"{place} is mounted in the workspace, and an overlay would show what lies below it",
+                    f"{place} is mounted in the workspace, and an overlay would show what the mount covers",
                     fix=(f"umount {place}", "use the workspace live: --live"),
                 )
 

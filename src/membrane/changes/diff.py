@@ -8,7 +8,7 @@ them; names outside of printable ASCII are quoted as git quotes them.  What git 
 permission bits, attributes, special files) and what it refuses (its own directory) is said at the top, in lines that
 begin with "# ", which ``git apply`` passes over.
 
-For a terminal each line is escaped, so that no content steers it (``shown``).
+For a terminal each line is escaped, so that no content steers it and no two lines look the same (``shown``).
 
 Bounds: what is compared line by line, and what is put into a patch at all; beyond them a change is named in the head.
 """
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 
-from ..escaping import visible
+from ..escaping import readable
 from ..workspace.protect import GIT_NAMES, fold
 from .lines import hunks, matches, split
 from .model import EXECUTE, Change, Side
@@ -334,7 +334,7 @@ def shown(piece: bytes, *, colour: bool) -> str:
     lines = piece.decode("utf-8", "surrogateescape").split("\n")
     out = []
     for line in lines:
-        safe = "\t".join(map(visible, line.split("\t")))
+        safe = "\t".join(map(readable, line.split("\t")))
         if colour and safe:
             head = safe.startswith(
                 ("diff ", "+++", "---", "index ", "rename ", "similarity ", "old ", "new ", "deleted ")

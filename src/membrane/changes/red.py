@@ -46,7 +46,7 @@ _LAYOUT = ("HEAD", "objects", "refs", "commondir")
 _STORE = ("objects", "objects/info", "objects/info/alternates", "objects/info/http-alternates")
 _DATA = frozenset({"objects", "refs", "logs", "info"})  # of a repository, which holds no other in them
 _OUT = "it leads out of the workspace"
-_BEHIND = "a .. in it stands behind a name: it leads out when a link or a directory takes the place of that name"
+_BEHIND = "it has a .. after a name: it leads out when a link or a directory takes the place of that name"
 _SPECIAL = {
     "fifo": "a program that opens it waits for ever",
     "socket": "it leads to no process",

@@ -40,6 +40,7 @@ import time
 
 from ..errors import HostError, PolicyError
 from ..host.private import make_private
+from ..host.writing import write_all
 from ..value import Value
 from .removal import link_tree, remove_tree
 
@@ -215,9 +216,7 @@ def _write(path: str, data: bytes, *, lasting: bool = True) -> None:
     temporary = f"{path}.new"  # under the set's lock: no other process writes it
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(fd, view) :]
+        write_all(fd, data)
         if lasting:
             os.fsync(fd)
     finally:
@@ -255,7 +254,7 @@ class Held:
         """
         lines = [_said(self.fd), *(f"{pid} {started}" for pid in processes if (started := started_at(pid)))]
         with _Reporting("lock the change set", self.path):
-            os.pwrite(self.fd, "\n".join(lines).encode(), 0)
+            write_all(self.fd, "\n".join(lines).encode(), 0)
 
     def last(self) -> tuple[int, ...]:
         """What ``keep_until`` has written, of processes that run."""
@@ -716,7 +715,7 @@ def _lock(state: str, name: str, doing: str) -> int:
                 _wait(fd, name)
                 with _Reporting("use the change set", path):
                     os.ftruncate(fd, 0)
-                    os.pwrite(fd, doing.encode("utf-8", "surrogateescape"), 0)
+                    write_all(fd, doing.encode("utf-8", "surrogateescape"), 0)
         except BaseException:
             os.close(fd)
             raise
@@ -902,7 +901,7 @@ def _make(state: str, meta: ChangeSet, doing: str = "its making", masks: str = "
             os.mkdir(making, 0o700)
             fd = os.open(f"{making}/lock", os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             _lock_file(fd)
-            os.write(fd, doing.encode("utf-8", "surrogateescape"))
+            write_all(fd, doing.encode("utf-8", "surrogateescape"))
             _write(f"{making}/meta", encode(meta))
             if os.path.isdir(masks):
                 link_tree(masks, f"{making}/{MASKS}")

@@ -36,6 +36,7 @@ import stat
 
 from ..errors import Conflict, HostError, MembraneError
 from ..host import syscalls
+from ..host.writing import write_all
 from ..value import Value
 from .gitdata import LARGEST_INDEX, entries
 from .model import Side
@@ -268,9 +269,7 @@ class Stage:
         self._step("stage file")
         fd = os.open(slot, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=self.fd)
         try:
-            view = memoryview(content)
-            while view:
-                view = view[os.write(fd, view) :]
+            write_all(fd, content)
             if os.geteuid() == 0:
                 details = os.fstat(self._root_fd)
                 os.fchown(fd, details.st_uid, details.st_gid)

@@ -23,13 +23,13 @@ found.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import marshal
 import os
 
 from ..errors import HostError
 from ..host.private import make_private
+from ..host.writing import write_all
 from .store import InUse, started_at
 
 TYPE_CHECKING = False
@@ -70,7 +70,7 @@ class Claim:
         try:
             self._fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._fd, fcntl.LOCK_EX)
-            _write(self._fd, self._first + marshal.dumps(()), 0)
+            write_all(self._fd, self._first + marshal.dumps(()), 0)
             os.rename(new, self._path)  # with its lock: no process sees one that is not held
         except OSError as error:
             if self._fd >= 0:
@@ -98,7 +98,7 @@ class Claim:
         """
         last = tuple((pid, started) for pid in processes if (started := started_at(pid)))
         try:
-            _write(self._fd, marshal.dumps(last), len(self._first))
+            write_all(self._fd, marshal.dumps(last), len(self._first))
         except OSError as error:
             raise HostError("write down who writes the workspace", error.strerror or "", target=self._path) from None
 
@@ -132,7 +132,7 @@ class _Other:
         if session:
             raise InUse(
                 "make the changes ready",
-                f"the session {self._name} can write {where}, where what was judged lies until it is in place",
+                f"the session {self._name} can write {where}, which holds what was judged until it is in place",
                 fix=(
                     "end that session, then apply again   # membrane ps",
                     "set MEMBRANE_HOME to a directory on the workspace's file system before the review",
@@ -143,7 +143,7 @@ class _Other:
             raise InUse("start in the workspace", cause, fix=("wait until that has ended",))
         raise InUse(
             "start in the workspace",
-            f"an apply of the change set {self._name} ended in its middle, and what it had judged lies in {where}",
+            f"an apply of the change set {self._name} was interrupted, and what it had judged is still in {where}",
             fix=(f"membrane apply --continue {self._name}", f"membrane apply --abort {self._name}"),
         )
 
@@ -190,11 +190,6 @@ def _is_held(fd: int) -> bool:
     except BlockingIOError:
         return True
     return False
-
-
-def _write(fd: int, data: bytes, at: int) -> None:
-    if os.pwrite(fd, data, at) < len(data):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _unlink(path: str) -> None:

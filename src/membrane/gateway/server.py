@@ -31,6 +31,7 @@ from _socket import socket as Socket
 from .. import clock
 from ..errors import InternalError, MembraneError
 from ..events import DefectSeen
+from ..host.writing import write_all
 from ..messages import Frames
 from ..policy.decide import Decider
 from . import messages as m
@@ -347,7 +348,7 @@ class Service:
         extra: tuple[str, ...] = ()
         if setup.authorities:  # by descriptor: a writer of the file cannot change what was read
             fd = os.memfd_create("authorities", os.MFD_CLOEXEC)
-            os.write(fd, setup.authorities)
+            write_all(fd, setup.authorities)
             extra = (f"/proc/self/fd/{fd}",)
         kept = {rule.secret for rule in policy.signing}  # they sign, and go nowhere
         secrets = [

@@ -23,6 +23,7 @@ import os
 import time
 
 from ..errors import HostError
+from ..host.writing import write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -254,7 +255,7 @@ def _load(context: ssl.SSLContext, pem: bytes) -> None:
     except OSError as error:
         raise HostError("make an anonymous file", error.strerror or str(error), target="memfd_create") from error
     try:
-        os.write(fd, pem)
+        write_all(fd, pem)
         context.load_cert_chain(f"/proc/self/fd/{fd}")
     finally:
         os.close(fd)

@@ -15,6 +15,7 @@ import struct
 from ..errors import HostError
 from ..messages import DATAGRAM, Failure, Malformed
 from .syscalls import set_parent_death_signal
+from .writing import write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,9 +74,7 @@ class Channel:
             raise OSError(errno.EMSGSIZE, os.strerror(errno.EMSGSIZE), self._sends.name)
         memory = os.memfd_create("message", os.MFD_CLOEXEC)
         try:
-            rest = memoryview(data)
-            while rest:
-                rest = rest[os.write(memory, rest) :]
+            write_all(memory, data)
             return self._send(_IN_MEMORY, [memory, *fds])
         finally:
             os.close(memory)
@@ -207,9 +206,16 @@ def run_child(body: Callable[[], None], channel: Channel) -> NoReturn:
 
 
 def write_file(path: str, text: str) -> None:
+    """Set a file of proc(5), in one call.
+
+    Raises:
+        OSError: with the path, also where the kernel refuses the content.
+    """
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(fd, text.encode())
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from None
     finally:
         os.close(fd)
 

@@ -434,7 +434,7 @@ def _command(
                 error = failed.errno or 0  # the supervisor decides whether the run needs it
         if listener < 0 and start.commands == "one" and not hardening.set_ids:  # else the spawner has done it for all
             sc.seccomp_set_filter(seccomp.group_program(sc.MACHINE))
-        if listener < 0 and hardening.nested and not hardening.set_ids:  # nobody is told of set-user-ID files
+        if listener < 0 and hardening.nested and not hardening.set_ids:  # no tracer judges set-user-ID files
             sc.seccomp_set_filter(seccomp.program(nested=True, machine=sc.MACHINE))
         sc.seccomp_set_filter(filters.refusing)
     # Last: while it has more capabilities than they, no other command of the sandbox may trace it (ptrace(2)).

@@ -316,7 +316,7 @@ class Spawner:
         """Fork a command that confines itself and waits for its job; the channel on which it and its keeper report.
 
         Args:
-            terminal: the streams, by number, that become a terminal of the sandbox, which is told first.
+            terminal: the streams, by number, that become a terminal of the sandbox, which comes first.
 
         Raises:
             HostError: the spawner has ended.

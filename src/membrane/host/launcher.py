@@ -147,7 +147,7 @@ def launcher(channel: Channel, init_channel: Channel, supervisor: int) -> None:
         message = own.receive()
         own.close()
         if not isinstance(message, m.NetworkMade):
-            raise LaunchFailed  # pid 1 has told why
+            raise LaunchFailed  # pid 1 has sent why
         inner = message.namespace
     with Step(channel, "set up the network namespace"):
         mode, sockets = configure(plan.network, inner=inner)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # What became of a toolchain that got no layer of the sandbox's own, as ``Binding.mechanism`` says it after its path.
 READ_ONLY = "read-only: the kernel refused an overlay"
-LEFT_OUT = "left out: something else stands there in the sandbox's home"
+LEFT_OUT = "left out: something else is there in the sandbox's home"
 _SETS = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
 
 
@@ -35,7 +35,7 @@ def read_back(pid: int, plan: SandboxPlan) -> tuple[int, tuple[Binding, ...]]:
     Raises:
         HostError: something that was set is not in force.
     """
-    # Nested ones are those of a user namespace of its own, which is told below.
+    # Nested ones are those of a user namespace of its own, which is checked below.
     status, out = _status(pid, plan.base_kuid + plan.uid, () if plan.hardening.nested else _SETS)
     for name in ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup"):
         if os.readlink(f"/proc/{pid}/ns/{name}") == os.readlink(f"/proc/self/ns/{name}"):

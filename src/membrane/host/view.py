@@ -43,6 +43,7 @@ from . import layers, overlay
 from . import syscalls as sc
 from .channel import PROC
 from .clones import DEVICE, OverlayFailed, clone_trees, instead_key, sources, tree_key
+from .writing import write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -211,7 +212,7 @@ def _renew(scratch: Tmpfs, below: Sequence[MountOp]) -> None:
             os.symlink(op.to, place)
         elif isinstance(op, File) and not op.bind:
             fd = os.open(place, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, op.mode)
-            os.write(fd, op.content)
+            write_all(fd, op.content)
             os.close(fd)
         elif isinstance(op, Pin):
             sc.mount(place, place, None, sc.MS_BIND | sc.MS_REC)
@@ -659,7 +660,7 @@ def _file(op: File, root: _Root) -> None:
         os.close(root.place(op.target.rpartition("/")[0], "directory"))
     fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, op.mode)
     try:
-        os.write(fd, op.content)
+        write_all(fd, op.content)
     finally:
         os.close(fd)
     if op.bind:
@@ -811,9 +812,7 @@ def _late_file(target: str, content: bytes, mode: int, *, writable: bool) -> Non
     path = target if ours else f"{MASK_SOURCE}/late-{len(os.listdir(MASK_SOURCE))}"
     fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     try:
-        view = memoryview(content)
-        while view:
-            view = view[os.write(fd, view) :]
+        write_all(fd, content)
     finally:
         os.close(fd)
     if path == target:
@@ -848,9 +847,7 @@ def _seed(target: str, content: bytes) -> None:
         flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(name, flags, 0o600, dir_fd=directory)
         try:
-            view = memoryview(content)
-            while view:
-                view = view[os.write(fd, view) :]
+            write_all(fd, content)
         finally:
             os.close(fd)
     finally:

@@ -146,7 +146,7 @@ def moved(rules: Sequence[PathRule], names: Sequence[str]) -> list[PathRule]:
         covered = compile_patterns([rule.text for rule in of_effect])
         if not any(covered.match(name, "/".join(names[:count]), True) for count, name in enumerate(names, 1)):
             continue
-        # The last one that matches may stand before one that shows it again; which one it is matters to nobody.
+        # The last one that matches may stand before one that shows it again; which of them does not matter.
         rule = next(rule for rule in of_effect if _covers(rule.text, names))
         if effect == "hide":
             cause = f"{rule.text!r} hides the directory that is to be the workspace"

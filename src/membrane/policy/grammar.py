@@ -608,7 +608,7 @@ def parse_header(text: str) -> str:
             if not _TOKEN.issuperset(each.upper()):
                 raise Malformed(f"{each!r} is not a header name")
         if star != "*":
-            raise Malformed('further header names stand after "*" and a space')
+            raise Malformed('further header names come after "*" and a space')
         return " ".join((star, *names))
     name, colon, template = text.partition(":")
     template = template.strip() if colon else "{}"

@@ -33,6 +33,7 @@ import time
 
 from ..clock import time_ns, was_set_by
 from ..errors import HostError
+from ..host.writing import write_all
 from ..lines import json_text
 
 TYPE_CHECKING = False
@@ -335,9 +336,7 @@ class Writer:
         try:
             fd = os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             try:
-                done = 0
-                while done < len(packed):
-                    done += os.write(fd, packed[done:])
+                write_all(fd, packed)
                 _to_disk(fd, False)
             finally:
                 os.close(fd)
@@ -403,9 +402,7 @@ class Writer:
         fd = -1
         try:
             fd = os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
-            done = 0
-            while done < len(data):
-                done += os.write(fd, data[done:])
+            write_all(fd, data)
             _to_disk(fd, True)  # the name must not come to the disk before the content
             os.rename(half, path)
         except OSError:

@@ -26,6 +26,7 @@ import time
 from ..errors import HostError
 from ..host.private import make_private
 from ..host.syscalls import RESOLVE_BENEATH, RESOLVE_NO_SYMLINKS, openat2
+from ..host.writing import write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -248,9 +249,7 @@ def _write(root: str, name: str, data: bytes) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(temporary, flags, 0o600, dir_fd=directory)
         try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(fd, view) :]
+            write_all(fd, data)
             os.close(fd)
             os.rename(temporary, leaf, src_dir_fd=directory, dst_dir_fd=directory)
         except BaseException:

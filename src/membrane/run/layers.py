@@ -68,7 +68,7 @@ def without_layer(assurance: Iterable[Binding]) -> str:
     if not said:
         return ""
     more = f" (and {len(said) - MOST_SAID} more)" if len(said) > MOST_SAID else ""
-    fix = "membrane doctor says what an overlay needs; what stands in the sandbox's home a command of it can remove"
+    fix = "membrane doctor says what an overlay needs; a command can remove what is in the sandbox's home"
     return f"toolchains of the home without a layer: {'; '.join(said[:MOST_SAID])}{more}. {fix}"
 
 

@@ -20,6 +20,7 @@ import stat
 import time
 
 from ..escaping import escape
+from ..host.writing import write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -113,13 +114,18 @@ def _write(path: str, old: str, new: dict[str, str], lasts: int) -> bool:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode) or found.st_size > LARGEST:
             return False
-        text = os.pread(fd, LARGEST, 0).decode("utf-8", "surrogateescape")
-        renewed = _renewed(text, old, new, lasts)
+        before = os.pread(fd, LARGEST, 0)
+        renewed = _renewed(before.decode("utf-8", "surrogateescape"), old, new, lasts)
         if renewed is None:
             return False
         # In place: what covers the file in a sandbox's view stays over it, and its owner and mode stay.
         data = renewed.encode("utf-8", "surrogateescape")
-        os.pwrite(fd, data, 0)
+        try:
+            write_all(fd, data, 0)
+        except OSError:  # a full file system: half of one and half of the other would be no log-in
+            write_all(fd, before, 0)
+            os.ftruncate(fd, len(before))
+            raise
         os.ftruncate(fd, len(data))
         os.fsync(fd)
         return True

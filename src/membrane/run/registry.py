@@ -19,6 +19,7 @@ import stat
 
 from ..errors import HostError
 from ..host.private import make_private
+from ..host.writing import write_all
 from ..value import Value
 
 TYPE_CHECKING = False
@@ -97,8 +98,7 @@ class Run:
         """Replace what ``ps`` shows."""
         data = marshal.dumps((FORMAT, *(getattr(record, name) for name in record.field_names)))
         # A reader takes the first value and no notice of what follows it.
-        if os.pwrite(self.fd, data, 0) < len(data):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write_all(self.fd, data, 0)
         os.ftruncate(self.fd, len(data))
 
     def close(self) -> None:

@@ -23,6 +23,7 @@ from ..errors import HostError, MembraneError
 from ..escaping import escape
 from ..events import AccessDenied
 from ..host.channel import SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGSTOP, SIGTERM, SIGTSTP, SIGWINCH
+from ..host.writing import write_all
 from . import registry
 from .boundary import Boundary
 from .event_log import open_for_caller, say
@@ -171,7 +172,7 @@ class Session(Boundary):
         path = self.options.session_id_file
         try:
             fd = open_for_caller(path, os.O_TRUNC, 0o644)
-            os.write(fd, self.id.encode())
+            write_all(fd, self.id.encode())
             os.close(fd)
         except OSError as error:
             raise HostError("write the session id file", error.strerror or "", target=path) from None

@@ -26,6 +26,7 @@ import sys
 import time
 
 from ..errors import HostError, PolicyError
+from ..host.writing import write_all
 from ..policy import codec
 from ..policy.model import Policy
 from ..value import Value
@@ -461,9 +462,7 @@ def _write_new(path: str, data: bytes) -> None:
     """Make a private file that must not exist; nothing is left when it fails."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(fd, view) :]
+        write_all(fd, data)
     except OSError:
         os.unlink(path)
         raise

@@ -22,6 +22,7 @@ import sys
 
 from ..errors import EX_WRAPPER, HostError, MembraneError, PolicyError
 from ..escaping import escape, unescape, visible
+from ..host.writing import write_all
 from ..run.session import Hooks
 
 TYPE_CHECKING = False
@@ -288,7 +289,7 @@ class Control(Hooks):
         }
         data = json.dumps(record).encode() + b"\n"
         try:
-            os.write(self._log, data)
+            write_all(self._log, data)
         except OSError as error:
             _note(f"--violations: {error.strerror}; further refusals are not written")
             os.close(self._log)

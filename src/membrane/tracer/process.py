@@ -244,7 +244,7 @@ class Tracer:
         try:
             self._channel.send(m.Follow(process))
         except OSError:
-            pass  # its end is told
+            pass  # its end is reported
 
     def decide(self, number: int, what: int, why: str) -> None:
         """What to do with a call that waits: 0, an errno or ``edits.GO_ON``.  Without a word it is refused in time."""

@@ -79,9 +79,9 @@ def find(named: str, state: str) -> str:
                 raise store.ChangeSetError("join the session", cause, fix=(f"membrane --review={named} -- COMMAND",))
     if len(found) > 1:
         known = ", ".join(each.id[:12] for each in found)
-        raise HostError("join the session", f"{escape(named)!r} means several: {known}", fix=("membrane ps",))
+        raise HostError("join the session", f"'{escape(named)}' means several: {known}", fix=("membrane ps",))
     if not found:
-        raise HostError("join the session", f"no session that runs is {escape(named)!r}", fix=("membrane ps",))
+        raise HostError("join the session", f"no session that runs is '{escape(named)}'", fix=("membrane ps",))
     return found[0].id
 
 

@@ -41,6 +41,7 @@ import stat
 import time
 
 from ..host import syscalls
+from ..host.writing import write_all
 from ..value import Value
 
 TYPE_CHECKING = False
@@ -325,9 +326,7 @@ class Editor:
         flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(name, flags | os.O_WRONLY, 0o600, dir_fd=hooks)
         try:
-            view = memoryview(content)
-            while view:
-                view = view[os.write(fd, view) :]
+            write_all(fd, content)
             if os.geteuid() == 0:
                 os.fchown(fd, like.st_uid, like.st_gid)
             os.fchmod(fd, stat.S_IMODE(like.st_mode) & 0o777)

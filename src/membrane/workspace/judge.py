@@ -20,6 +20,7 @@ import os
 import stat
 
 from ..host import syscalls
+from ..host.writing import write_all
 from .gitdir import NEVER, REFUSED, checked, find, fits
 from .names import HOOK, TREE_ROWS
 from .protect import (
@@ -225,7 +226,7 @@ def _judge_rerere(root_fd: int, path: str, text: str, holder: Holder) -> str:
 
 def _is_gone(root_fd: int, path: str) -> bool:
     """Is the name not there any more?  A file may have taken the place of a directory above it, as when git makes a
-    repository a submodule; whatever comes to stand there later is reported again."""
+    repository a submodule; what is made there later is reported again."""
     try:
         _stat(root_fd, path)
     except FileNotFoundError:
@@ -676,9 +677,7 @@ def put_back(root_fd: int, path: str, data: bytes, mode: int) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(name, flags, mode, dir_fd=directory)
         try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(fd, view) :]
+            write_all(fd, data)
         finally:
             os.close(fd)
     finally:
@@ -810,9 +809,7 @@ def _copy_file(source: int, name: str, place: int, left: list[int], called: str)
                 left[0] -= len(piece)
                 if left[0] < 0:
                     raise OSError(errno.EFBIG, "too much to copy into quarantine", name)
-                view = memoryview(piece)
-                while view:
-                    view = view[os.write(writer, view) :]
+                write_all(writer, piece)
         finally:
             os.close(writer)
     finally:

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import queue
 import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Any, cast
 
 import pytest
 
+from membrane.api import wire
+from membrane.api.model import Allow, Answer
+from membrane.api.policy import Policy
 from membrane.api.sandbox import AsyncSandbox
 from membrane.api.sync import Sandbox
 from membrane.errors import HostError
@@ -55,6 +59,27 @@ class Core:
         await asyncio.get_running_loop().create_future()
 
 
+class Asked(AsyncSandbox):
+    """A sandbox whose supervisor only asks."""
+
+    def __init__(self, on_ask: Any) -> None:
+        super().__init__(Policy(), on_ask=on_ask, record=False)
+        self.sent: list[Any] = []
+
+    async def _begin(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._opened, self._closed = self._loop.create_future(), self._loop.create_future()
+        self._closed.set_result(None)
+
+    def _post(self, message: Any) -> None:
+        self.sent.append(message)
+
+    async def question(self) -> None:
+        access = {"kind": "connection", "host": "a.example", "port": 443}
+        self._take(wire.Question(1, {"number": 1, "kind": "connection", "access": access, "rule": "a.example:443"}))
+        await asyncio.gather(*self._tasks)
+
+
 def make(core: Core) -> Sandbox:
     made = Sandbox.__new__(Sandbox)
     made._begin_with(cast(AsyncSandbox, core))
@@ -70,10 +95,14 @@ class Caller(threading.Thread):
         self.start()
 
     def run(self) -> None:
+        self.answer = self.answer_of(self.function)
+
+    @staticmethod
+    def answer_of(function: Callable[[], Any]) -> Any:
         try:
-            self.answer = self.function()
+            return function()
         except Exception as error:
-            self.answer = error
+            return error
 
     def result(self) -> Any:
         self.join(LONG)
@@ -155,6 +184,72 @@ def test_a_call_that_takes_too_long_is_ended() -> None:
             sandbox._call(cast(AsyncSandbox, core).update(cast(Any, None)), 0.0)
         sandbox.stats()
         assert core.cancelled or not core.waits.is_set()
+
+
+@pytest.mark.parametrize("use", ["close", "stats", "changes", "update"])
+def test_a_callback_in_the_sandboxs_thread_does_not_wait_for_itself(use: str) -> None:
+    core = Core()
+    sandbox = make(core).open()
+    calls: dict[str, Callable[[], Any]] = {
+        "close": sandbox.close,
+        "stats": sandbox.stats,
+        "changes": sandbox.changes,
+        "update": lambda: sandbox.update(cast(Any, None)),
+    }
+    answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    sandbox._tell(lambda: answers.put(Caller.answer_of(calls[use])))
+    error = answers.get(timeout=LONG)
+    assert isinstance(error, HostError) and "would wait" in error.cause
+    sandbox._tell(lambda: answers.put(Caller.answer_of(lambda: sandbox._tell(answers.put, "signal"))))
+    assert {answers.get(timeout=LONG), answers.get(timeout=LONG)} == {None, "signal"}  # the control: it can signal
+    assert cast(str, sandbox.stats()) == "membrane"  # and is used on
+    sandbox.close()
+    assert core.closes == 1
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_question_that_closes_the_sandbox_is_a_no(asynchronous: bool) -> None:
+    """``on_ask`` is called in a thread that the end of the sandbox waits for."""
+    errors: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    made: list[Sandbox] = []
+
+    def ask(_question: object) -> Answer:
+        errors.put(Caller.answer_of(made[0].close))
+        return Allow
+
+    async def ask_in_the_loop(question: object) -> Answer:
+        return ask(question)
+
+    core = Asked(on_ask=ask_in_the_loop if asynchronous else ask)
+    sandbox = Sandbox.__new__(Sandbox)
+    sandbox._begin_with(core)
+    made.append(sandbox)
+    with sandbox:
+        sandbox._call(core.question())
+        error = errors.get(timeout=LONG)
+        assert isinstance(error, HostError) and "would wait" in error.cause
+    assert [reply.answer for reply in core.sent] == [Allow.word]  # the control: it was asked, and its answer counts
+
+
+def test_closing_by_a_question_in_the_same_loop_is_refused() -> None:
+    made: list[Asked] = []
+    errors: list[Exception] = []
+
+    async def ask(_question: object) -> Answer:
+        try:
+            await made[0].close()
+        except HostError as error:
+            errors.append(error)
+        return Allow
+
+    async def use() -> None:
+        made.append(Asked(on_ask=ask))
+        await made[0].open()
+        await made[0].question()
+        await made[0].close()  # the control
+
+    asyncio.run(use())
+    assert [error.tried for error in errors] == ["close the sandbox"] and len(made[0].sent) == 1
 
 
 def test_a_fork_is_refused_also_while_a_thread_holds_the_lock() -> None:

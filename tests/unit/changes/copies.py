@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import stat
-import subprocess
-import sys
 import time
+import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,19 +16,50 @@ from membrane.changes.base import MARGIN
 from membrane.changes.model import Change
 from membrane.changes.red import Judge
 from membrane.changes.tree import Copy, paired
+from membrane.host import syscalls
 
-_INSIDE = """
-import ctypes, os, sys
-base, layers, merged, script = sys.argv[1], sys.argv[2].split("|"), sys.argv[3], sys.argv[4]
-lower = ":".join([*(f"{layer}/upper" for layer in layers[-2::-1]), base])
-options = f"lowerdir={lower},upperdir={layers[-1]}/upper,workdir={layers[-1]}/work,userxattr"
-options += ",index=off,xino=off"
-libc = ctypes.CDLL(None, use_errno=True)
-if libc.mount(b"overlay", merged.encode(), b"overlay", 0, options.encode()):
-    raise OSError(ctypes.get_errno(), "mount " + options)
-os.chdir(merged)
-exec(script)
-"""
+
+def _inside(base: str, layers: list[str], script: str) -> None:
+    """In a child: the layers over ``base``, in namespaces of its own, and ``script`` there."""
+    uid, gid = os.geteuid(), os.getegid()
+    syscalls.unshare(syscalls.CLONE_NEWUSER | syscalls.CLONE_NEWNS)
+    for name, row in (("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {gid} 1")):
+        Path("/proc/self", name).write_text(row)
+    syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
+    lower = ":".join([*(f"{layer}/upper" for layer in layers[-2::-1]), base])
+    options = f"lowerdir={lower},upperdir={layers[-1]}/upper,workdir={layers[-1]}/work,userxattr,index=off,xino=off"
+    syscalls.mount("overlay", base, "overlay", 0, options)
+    os.chdir(base)
+    exec(script, {"__name__": "__main__"})
+
+
+def _in_a_fork(work: Callable[[], object]) -> None:
+    """A child of this interpreter, which costs a tenth of another one."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            warnings.simplefilter("ignore")  # of the script's open files
+            work()
+            os._exit(0)
+        except BaseException:
+            os.write(writing, traceback.format_exc().encode()[-4096:])
+        finally:
+            os._exit(1)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as said:
+        problem = said.read().decode()
+    assert os.waitpid(pid, 0)[1] == 0, problem
+
+
+def run_in(where: Path, script: str) -> None:
+    """Run Python in a directory."""
+
+    def work() -> None:
+        os.chdir(where)
+        exec(script, {"__name__": "__main__"})
+
+    _in_a_fork(work)
 
 
 class Workspace:
@@ -80,14 +111,10 @@ class Workspace:
         return place
 
     def run(self, script: str) -> None:
-        """Run Python in the merged view: a mount of overlayfs in a user namespace, the newest layer on top."""
-        merged = self.base  # over the workspace itself, as a command sees it
-        layers = "|".join(map(str, self.layers))
-        command = [sys.executable, "-c", _INSIDE, str(self.base), layers, str(merged), script]
-        done = subprocess.run(
-            ["unshare", "--user", "--map-root-user", "--mount", *command], capture_output=True, check=False, timeout=60
-        )
-        assert done.returncode == 0, done.stderr.decode()
+        """Run Python in the merged view: a mount of overlayfs over the workspace, in a user namespace, the newest layer
+        on top.
+        """
+        _in_a_fork(lambda: _inside(str(self.base), [str(layer) for layer in self.layers], script))
 
     @contextmanager
     def copy(self, hidden: Callable[[str], bool] | None = None) -> Iterator[Copy]:

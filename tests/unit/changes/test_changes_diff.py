@@ -161,6 +161,20 @@ def test_no_content_steers_a_terminal(made: Workspace) -> None:
     assert "\x1b[32m+" in diff.shown(b"+x\n", colour=True)
 
 
+def test_no_content_looks_like_another() -> None:
+    """What hides in a text is not shown as what merely spells its escape."""
+    pairs = (
+        (b"\\u{202e}", "\u202e".encode()),
+        (b"\\xff", b"\xff"),
+        (b"\\\\u{1b}", b"\\\x1b"),
+        (b"\t\\u{7}", b"\t\x07"),
+    )
+    for written, hidden in pairs:
+        assert diff.shown(written, colour=False) != diff.shown(hidden, colour=False)
+    for code in (rb"printf '\x1b[0m\n' \u{1f600} C:\\x \d+\\", b"+\tre.sub(r'\\\\(.)', '')"):
+        assert diff.shown(code, colour=False) == code.decode(), "the control: other backslashes stay as they are"
+
+
 def test_a_patch_is_bounded(made: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(diff, "LARGEST", 100)
     made.write("large", "x" * 101)

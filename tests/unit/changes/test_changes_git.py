@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
 import zlib
 from hashlib import sha1
 from pathlib import Path
 
 import pytest
-from copies import Workspace, engine, tree
+from copies import Workspace, engine, run_in, tree
 from test_changes_red import GIT_ENVIRONMENT, git
 
 from membrane.changes import gitdata
@@ -349,7 +348,7 @@ def test_fsck_is_clean_after_random_turns_of_both(tmp_path: Path, seed: int) -> 
             if who == "inside":
                 inside(workspace, script)
             else:
-                subprocess.run(["python3", "-c", _GIT + script], cwd=workspace.base, check=True, capture_output=True)
+                run_in(workspace.base, _GIT + script)
         heads = git(workspace.base, "for-each-ref", "--format=%(objectname)").split()
         inside(workspace, f"write({str(tips)!r}, git('for-each-ref', '--format=%(objectname)').stdout)")
         heads += tips.read_text().split()

@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import pytest
-from copies import Workspace, kinds, tree
+from copies import Workspace, kinds, run_in, tree
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -273,8 +271,7 @@ for each in ACTS:
 
 def act(where: Path, acts: list[tuple[str, str, str]]) -> None:
     """The acts in a plain directory, by another process as in the copy."""
-    script = f"ACTS = {acts!r}\n{ACT}"
-    subprocess.run([sys.executable, "-c", script], cwd=where, check=True, timeout=60)
+    run_in(where, f"ACTS = {acts!r}\n{ACT}")
 
 
 def seen(copy: Copy, path: str = "") -> dict[bytes, tuple[object, ...]]:

@@ -268,8 +268,8 @@ def test_template_is_valid_as_it_is_and_with_every_line_in_force() -> None:
     assert full.unix_sockets[0].path == "/run/a"
 
 
-def test_readme_lists_what_each_list_opens_without_a_policy() -> None:
-    """The table of README is what a run without any file of yours allows, list by list; this prints it."""
+def test_the_docs_list_what_each_list_opens_without_a_policy() -> None:
+    """The table of ``docs/policy.md`` is what a run without any file of yours allows, list by list; this prints it."""
     opened: dict[str, list[str]] = {}
     for rule in load([], presets=PRESETS).policy.allow:
         name = str(rule.origin).partition(":")[0].split()[-1]
@@ -278,5 +278,5 @@ def test_readme_lists_what_each_list_opens_without_a_policy() -> None:
         opened.setdefault(name, []).append(f"`{rule.host}`{'' if ports == [443] else ' (and port 80)'}")
     table = ["| list | opens, on port 443 |", "| --- | --- |"]
     table += [f"| `{name}` | {', '.join(hosts)} |" for name, hosts in opened.items()]
-    readme = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
-    assert "\n".join(table) in readme, "\n".join(table)
+    text = (Path(__file__).parents[3] / "docs" / "policy.md").read_text(encoding="utf-8")
+    assert "\n".join(table) in text, "\n".join(table)

@@ -230,7 +230,7 @@ def test_the_lists_and_profiles_that_are_shipped_are_written_and_read_again(agen
 
 @pytest.mark.parametrize("length", [1, 500, 4_000])
 def test_it_is_bounded_and_what_is_left_out_is_said(length: int) -> None:
-    many = 100_000 // min(length, 10)
+    many = min(20_000, 1_000_000 // length)  # some times more than there is room for
     env = tuple(EnvRule(f"V{number}", "x", HERE) for number in range(many))
     paths = tuple(PathRule(f"{number}{'y' * length}", HERE, "hide") for number in range(many))
     readonly = tuple(rule.replace(effect="readonly", text=f"r{rule.text}") for rule in paths)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 
 from membrane.gateway.messages import Renewed
@@ -90,3 +91,21 @@ def test_a_file_that_is_gone_or_a_link_is_said(tmp_path: Path) -> None:
 
 def test_an_unknown_login_is_nothing() -> None:
     Renewals({}, lambda text: None).take(renewed("x", ("access_token", "n", "a")))
+
+
+def test_where_there_is_no_room_for_the_new_tokens_the_old_log_in_stays_whole(tmp_path: Path) -> None:
+    path, warnings = tmp_path / "login", list[str]()
+    path.write_text(json.dumps(CLAUDE))
+    before = path.read_bytes()
+    renewals = Renewals({"f#1": (str(path), "r-old")}, warnings.append)
+    new = renewed("f#1", ("refresh_token", "f#1", "r" * 1000))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 100, hard))  # pwrite(2) is short there, and the next EFBIG
+    try:
+        renewals.take(new)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert path.read_bytes() == before and "log in again" in warnings[0]
+    renewals = Renewals({"f#1": (str(path), "r-old")}, warnings.append)
+    renewals.take(new)  # the control: with room they are written
+    assert json.loads(path.read_text())["claudeAiOauth"]["refreshToken"] == "r" * 1000 and len(warnings) == 1

@@ -1,0 +1,140 @@
+"""backend.landlock: what it refuses before anything is made, and that whatever happens nothing of a cell is left."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from membrane.backend import Ended
+from membrane.backend.landlock import Inside, InsideCell
+from membrane.errors import HostError, InternalError, PolicyError
+from membrane.host import landlock
+from membrane.host.start import Start
+from membrane.plan.inside import build
+from membrane.plan.model import File, HostFacts, SandboxPlan
+from membrane.plan.mounts import MASK_SOURCE
+from membrane.policy.model import Policy
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> SandboxPlan:
+    for name in ("home/work", "state"):
+        (tmp_path / name).mkdir(parents=True)
+    home, work = f"{tmp_path}/home", f"{tmp_path}/home/work"
+    facts = HostFacts(
+        os.getuid() or 1000, os.getgid() or 1000, "dev", False, home, f"{tmp_path}/state", work, "box", ()
+    )
+    return build(Policy(), facts)
+
+
+def start(plan: SandboxPlan, **how: Any) -> InsideCell:
+    told: dict[str, Any] = {"terminal": (False,) * 3, "session": secrets.token_hex(8), "umask": 0o22, "notify": ""}
+    return Inside().start(plan, ("true",), **{**told, "commands": "one", **how})
+
+
+def test_several_commands_are_refused_before_anything_is_made(plan: SandboxPlan) -> None:
+    before = set(os.listdir("/tmp"))
+    with pytest.raises(PolicyError, match="runs one command in a sandbox"):
+        start(plan, commands="fresh")
+    assert not [name for name in set(os.listdir("/tmp")) - before if name.startswith(".membrane-")]
+
+
+def test_a_kernel_that_cannot_refuse_tcp_is_said(plan: SandboxPlan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(landlock, "abi", lambda: landlock.SUPERVISED - 1)
+    with pytest.raises(HostError, match="TCP is refused from ABI 4 on") as refused:
+        start(plan)
+    assert any("6.7" in each for each in refused.value.fix)
+
+
+def cell(plan: SandboxPlan) -> Any:
+    return InsideCell(Start(plan, ("true",), (False, False, False), secrets.token_hex(8), 0o22))
+
+
+def in_a_child(body: Any) -> None:
+    """A cell makes its process the reaper of orphans, which a worker of the tests must not become."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            signal.alarm(60)
+            body()
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(pid, 0)[1] == 0, "see the traceback above"
+
+
+@pytest.mark.needs_kernel("landlock without TCP")
+@pytest.mark.parametrize("killed", [False, True])
+def test_nothing_of_a_cell_is_left(plan: SandboxPlan, killed: bool) -> None:
+    def body() -> None:
+        before = set(os.listdir("/proc/self/fd"))
+        made = cell(plan)
+        directory = Path(made.directory)
+        assert sorted(os.listdir(directory)) == ["doors", "files", "home", "tmp"]
+        assert directory.stat().st_mode & 0o777 == 0o700
+        _how, sockets = made.sockets()
+        assert [role for role, _fd in sockets] == ["tcp4-named", "dns4", "destinations"]
+        for _role, fd in sockets:
+            os.close(fd)
+        if killed:
+            os.kill(made.pid, signal.SIGKILL)
+        made.kill()
+        made.reap()
+        made.reap()
+        assert not directory.exists()
+        assert set(os.listdir("/proc/self/fd")) == before
+        try:
+            os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        raise AssertionError("a process is left")
+
+    in_a_child(body)
+
+
+@pytest.mark.needs_kernel("landlock without TCP")
+def test_files_of_ours_are_in_its_own_directory_and_variables_lead_there(plan: SandboxPlan) -> None:
+    def body() -> None:
+        made = cell(plan)
+        sent: list[Any] = []
+        made._channel.send = sent.append
+        environment = [
+            ("CA", f"{MASK_SOURCE}/ca.pem"),
+            ("HOME", f"{MASK_SOURCE}/home/x"),
+            ("JAVA", f"-D={MASK_SOURCE}/s"),
+        ]
+        made.fill([File(f"{MASK_SOURCE}/ca.pem", b"certificate")], environment)
+        own = made.directory
+        assert Path(own, "files/ca.pem").read_bytes() == b"certificate"
+        (filled,) = sent
+        assert dict(filled.late.environment) == {
+            "CA": f"{own}/files/ca.pem", "HOME": f"{own}/home/x", "JAVA": f"-D={own}/files/s"
+        }  # fmt: skip
+        made.kill()
+        made.reap()
+
+    in_a_child(body)
+
+
+@pytest.mark.needs_kernel("landlock without TCP")
+def test_what_it_has_not_is_an_error_of_ours_and_its_end_is_no_exit(plan: SandboxPlan) -> None:
+    def body() -> None:
+        made = cell(plan)
+        for call in (made.trace_handle, made.fork):
+            with pytest.raises(InternalError):
+                call()
+        assert not made.freeze(0, "x") and not made.hiding
+        assert isinstance(made.read(made.descriptors()[0]), Ended)
+        os.kill(made.pid, signal.SIGKILL)
+        with pytest.raises(HostError, match="the keeper ended before"):
+            made.built()
+        assert "was killed" in made.command.read().why
+        made.reap()
+
+    in_a_child(body)

@@ -1,0 +1,127 @@
+"""``membrane diff``, ``apply`` and ``undo`` by their options, on a set that was made by hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from membrane.changes import store
+from membrane.changes.base import MARGIN
+from membrane.changes.store import ChangeSetError
+from membrane.errors import Conflict, PolicyError
+from membrane.ui import review
+from membrane.ui.options import parse
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The set ``one`` of ``ws``: ``sub/a`` changed, ``new`` made, and an editor's task, which is red."""
+    workspace, place = tmp_path / "ws", str((tmp_path / "state").resolve())
+    (workspace / "sub").mkdir(parents=True)
+    (workspace / "sub/a").write_text("one\n")
+    until = (workspace / "sub/a").stat().st_ctime_ns + MARGIN
+    while time.time_ns() <= until:
+        os.sched_yield()
+    with store.begin(place, "one", str(workspace), "a run", "s") as held:
+        upper = Path(held.top, "upper")
+        for name, text in (("sub/a", "two\n"), ("new", "new\n"), (".vscode/tasks.json", "{}")):
+            (upper / name).parent.mkdir(exist_ok=True)
+            (upper / name).write_text(text)
+    monkeypatch.setenv("MEMBRANE_HOME", place)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(workspace)
+    return place
+
+
+def run(state: str, *words: str) -> int:
+    return review.main(parse(list(words)), state)
+
+
+def holds() -> dict[str, str]:
+    return {str(path): path.read_text() for path in sorted(Path().rglob("*")) if path.is_file()}
+
+
+BEFORE = {"sub/a": "one\n"}
+
+
+def test_apply_leaves_out_what_is_red_and_says_so_by_its_status(state: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(state, "apply", "--dry-run") == review.REFUSED
+    assert "would be put in place" in capfd.readouterr().out and holds() == BEFORE
+    assert run(state, "apply") == review.REFUSED
+    assert holds() == {"new": "new\n", "sub/a": "two\n"}
+    assert run(state, "undo") == 0
+    assert capfd.readouterr().out.endswith("everything is as before\n") and holds() == BEFORE
+    assert run(state, "apply", "--all") == 0  # the control
+    assert ".vscode/tasks.json" in holds()
+
+
+def test_names_are_taken_from_the_current_directory(
+    state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    monkeypatch.chdir("sub")
+    assert run(state, "diff", "a") == 0
+    assert b"+two\n" in (out := capfdbinary.readouterr().out) and b"new" not in out
+    assert run(state, "diff", "one", "../new") == 0
+    assert b"+new\n" in (out := capfdbinary.readouterr().out) and b"two" not in out
+    assert run(state, "apply", "a") == 0
+    monkeypatch.chdir("..")
+    assert holds() == {"sub/a": "two\n"}
+    for typed in (f"{tmp_path}/elsewhere", "../x"):
+        with pytest.raises(PolicyError, match="is not in"):
+            run(state, "apply", typed)
+
+
+def test_a_link_is_what_is_chosen_and_not_where_it_leads(state: str, tmp_path: Path) -> None:
+    Path("link").symlink_to(tmp_path)
+    with pytest.raises(PolicyError, match="is not in"):
+        run(state, "apply", "link/ws2/a")
+    assert run(state, "apply", "link", "new") == 0
+    assert Path("new").exists()
+
+
+def test_which_set_is_meant(state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ChangeSetError):  # a name that no set has, in a place that has none
+        monkeypatch.chdir(tmp_path)
+        run(state, "diff", "two")
+    with pytest.raises(ChangeSetError, match="there is none of") as refused:
+        run(state, "diff")
+    assert refused.value.fix == ("membrane changes   # lists them",)
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert run(state, "diff", "one", "--stat") == 0
+    with pytest.raises(PolicyError, match="starts from the current directory"):
+        run(state, "diff", "one", "new")
+
+
+def test_the_forms_of_a_diff(state: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(state, "diff", "--name-status") == 0
+    assert "M\tsub/a\n" in capfd.readouterr().out
+    assert run(state, "diff", "--stat") == 0
+    assert "insertions(+)" in capfd.readouterr().out
+    assert run(state, "diff", "--json") == 0
+    rows = {row["path"]: row for row in json.loads(capfd.readouterr().out)["changes"]}
+    assert rows["sub/a"]["kind"] == "changed" and rows[".vscode/tasks.json"]["red"]
+    assert run(state, "diff", "--html") == 0
+    page = capfd.readouterr().out
+    assert "<html" in page and ".vscode/tasks.json" in page and "<script" not in page
+
+
+def test_a_conflict_changes_nothing_and_the_rest_can_be_had(state: str, capfd: pytest.CaptureFixture[str]) -> None:
+    Path("new").write_text("host\n")
+    with pytest.raises(Conflict):
+        run(state, "apply")
+    assert holds() == {**BEFORE, "new": "host\n"}
+    assert run(state, "apply", "--rest", "--json") == review.REFUSED
+    answer = json.loads(capfd.readouterr().out)
+    assert [row["path"] for row in answer["conflicts"]] == ["new"]
+    assert holds() == {"new": "host\n", "sub/a": "two\n"}
+
+
+def test_an_apply_cannot_be_brought_to_both_ends(state: str) -> None:
+    with pytest.raises(PolicyError, match="exclude each other"):
+        run(state, "apply", "--continue", "--abort")

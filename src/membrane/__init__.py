@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .api.changesets import ChangeSet, Report, ReviewedChange
+    from .api.changesets import ChangeSet, Hunk, Report, ReviewedChange
     from .api.model import Allow, AllowOnce, AllowSession, Answer, Change, Denied, Deny, Event, Result, Stats
     from .api.policy import Decision, Policy
     from .api.sandbox import AsyncProcess, AsyncSandbox
@@ -36,6 +36,7 @@ __all__ = [
     "Deny",
     "Event",
     "HostError",
+    "Hunk",
     "InternalError",
     "MembraneError",
     "Poisoned",
@@ -52,7 +53,7 @@ __all__ = [
 
 _PLACES = {
     "errors": ("Conflict", "HostError", "InternalError", "MembraneError", "Poisoned", "PolicyError"),
-    "api.changesets": ("ChangeSet", "Report", "ReviewedChange"),
+    "api.changesets": ("ChangeSet", "Hunk", "Report", "ReviewedChange"),
     "run.questions": ("Question",),
     "api.policy": ("Decision", "Policy"),
     "api.sandbox": ("AsyncProcess", "AsyncSandbox"),

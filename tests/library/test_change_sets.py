@@ -45,3 +45,24 @@ def test_what_a_sandbox_changed_is_looked_at_and_put_in_place(workspace: Path, e
     found.discard()
     with pytest.raises(PolicyError, match="no change set"):
         found.changes()
+
+
+def test_some_hunks_of_a_file_are_put_in_place(workspace: Path, environ: dict[str, str]) -> None:
+    text = "".join(f"{number}\n" for number in range(20))
+    (workspace / "file").write_text(text)
+    with Sandbox(Policy.from_dict({"workspace": "review"}), workspace=workspace, environ=environ) as sandbox:
+        sandbox.shell("sed -i 's/^2$/two/; s/^15$/fifteen/' file; echo x > new")
+    found = ChangeSet(name_of(environ), environ=environ)
+    first, second = found.hunks("file")
+    assert (first.removed, second.added) == ((b"2\n",), (b"fifteen\n",))
+    with pytest.raises(PolicyError, match="comes only as a whole"):
+        found.hunks("new")
+    with pytest.raises(PolicyError, match="nothing was changed"):
+        found.hunks("nothing")
+    with pytest.raises(Conflict):
+        found.apply(hunks={"file": [first.replace(added=(b"another\n",))]})
+    report = found.apply(refuse="all", hunks={"file": iter([second])})
+    assert report.partly == ("file",) and len(report.applied) == 2
+    assert (workspace / "file").read_text() == text.replace("15\n", "fifteen\n")
+    assert found.hunks("file") == (first,)
+    assert found.apply().partly == () and found.changes() == ()

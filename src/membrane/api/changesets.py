@@ -17,8 +17,9 @@ from contextlib import contextmanager
 
 from ..changes import review, store
 from ..changes.apply import Report
+from ..changes.hunks import Hunk
 from ..changes.model import Change as ReviewedChange
-from ..errors import MembraneError, Poisoned
+from ..errors import MembraneError, Poisoned, PolicyError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from ..changes.tree import Copy
     from ..policy.model import PathRule
 
-__all__ = ["ChangeSet", "Report", "ReviewedChange"]
+__all__ = ["ChangeSet", "Hunk", "Report", "ReviewedChange"]
 
 
 class ChangeSet:
@@ -73,6 +74,24 @@ class ChangeSet:
             ]
             return b"".join(diff.patch(copy, chosen))
 
+    def hunks(self, path: str) -> tuple[Hunk, ...]:
+        """The differences of one changed text, each of which can be put in place by itself (``apply``).
+
+        Args:
+            path: relative to the workspace.
+
+        Raises:
+            PolicyError: nothing was changed there, or it comes only as a whole: it is new, git's, no text or too large.
+            Conflict: the host changed it while it was read.
+        """
+        from ..changes import hunks
+
+        with self._opened() as (engine, _copy):
+            found = [change for change in engine.changes() if change.path == path]
+            if not found:
+                raise PolicyError("find the change", f"nothing was changed at {ascii(path)[1:-1]}")
+            return hunks.cut(*engine.texts(found[0]))
+
     def apply(
         self,
         only: Iterable[str] = (),
@@ -80,6 +99,7 @@ class ChangeSet:
         refuse: Literal["red", "nothing", "all"] = "red",
         rest: bool = False,
         merge: bool = False,
+        hunks: Mapping[str, Iterable[Hunk]] | None = None,
     ) -> Report:
         """Put changes in place, all that are chosen or none.
 
@@ -89,21 +109,26 @@ class ChangeSet:
                 "all" puts nothing in place when there is any of it among what was chosen.
             rest: where the host changed some names meanwhile, the others all the same.
             merge: files that both changed are merged in three ways, by git.
+            hunks: by path, of these files only these (of ``hunks``): the workspace's text with them, its mode and its
+                attributes.  What is red is judged by that.  The rest stays in the set.
 
         Raises:
-            Conflict: the host changed a chosen name meanwhile; ``paths`` says which.
+            Conflict: the host changed a chosen name meanwhile, or a hunk is not there any more; ``paths`` says which.
+            PolicyError: a file in ``hunks`` comes only as a whole.
             Poisoned: with ``refuse="all"``; ``paths`` says which.
         """
         only = tuple(only)
+        hunks = {path: tuple(each) for path, each in (hunks or {}).items()}
         with self._taken() as held:
             with review.opened(held, self._rules(held)) as (engine, _copy):
                 found = engine.changes()
-                bad = review.poisoned(found, only) if refuse == "all" else ()
+                asked = engine.parted(found, hunks) if hunks and refuse == "all" else found
+                bad = review.poisoned(asked, only) if refuse == "all" else ()
                 if bad:
                     error = Poisoned("apply the changes", bad[0][1], target=ascii(bad[0][0])[1:-1])
                     error.paths = bad
                     raise error
-                report = engine.apply(only, red=refuse == "nothing", rest=rest, merge=merge, found=found)
+                report = engine.apply(only, red=refuse == "nothing", rest=rest, merge=merge, found=found, hunks=hunks)
             self._applied(held, report, found)
             return report
 

@@ -5,7 +5,8 @@ Theory of operation
 ``listed`` reads the changes of a frozen copy and says of each whether it is red, whether it can never be put in place,
 and whether the host changed the same name meanwhile.  ``apply`` chooses among them, copies what is chosen into the
 stage of a transaction, judges *those* bytes, and only then writes the journal (``transaction``).  A file whose bytes
-turn out red on this second look is treated as any other that is red.
+turn out red on this second look is treated as any other that is red.  A file of which only some hunks are chosen is
+made first (``parts``), and is judged and goes on as any other.
 
 What depends on each other is chosen together: nothing is put into a directory that is refused, a directory goes only
 when all that is listed below it goes, and a name that is asked for brings the new directories that it needs.
@@ -17,16 +18,22 @@ import os
 
 from ..errors import Conflict, HostError
 from ..value import Value
-from .base import Base, Row
+from .base import LARGEST_COPY, Base, Row
 from .gitdata import Arrived, Repositories, index_pack, lock_of, pack_name, rank
 from .model import SET_ID, Change, covers
+from .parts import Part, Whole, made, texts
 from .red import Judge
 from .transaction import Op, Stage, mark, nothing
 from .tree import CAPABILITY, Copy, attributes, digest, look, open_below, paired, pieces
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from typing import TypeAlias
+
+    from .hunks import Hunk
+
+    Accepted: TypeAlias = bool | Mapping[str, Collection[str]]
 
 _OWNER = 0o300  # write and search: what it takes to change the names of a directory
 
@@ -35,13 +42,15 @@ class Report(Value):
     """What an apply did, or would do.
 
     ``applied``: put in place; ``refused``: (change, why); ``conflicts``: those of the chosen that the host changed
-    meanwhile, each with its ``conflict``; ``arrived``: commits under a name of their own.
+    meanwhile, each with its ``conflict``; ``arrived``: commits under a name of their own; ``partly``: names of which
+    only some hunks were chosen.
     """
 
     applied: tuple[Change, ...]
     refused: tuple[tuple[Change, str], ...] = ()
     conflicts: tuple[Change, ...] = ()
     arrived: tuple[Arrived, ...] = ()
+    partly: tuple[str, ...] = ()
 
 
 def listed(copy: Copy, base: Base, root: str, gits: Repositories) -> list[Change]:
@@ -75,18 +84,22 @@ def listed(copy: Copy, base: Base, root: str, gits: Repositories) -> list[Change
 
 
 def choose(
-    changes: Sequence[Change], only: Iterable[str] = (), *, red: bool = False
+    changes: Sequence[Change], only: Iterable[str] = (), *, red: Accepted = False, exact: bool = False
 ) -> tuple[list[Change], list[tuple[Change, str]]]:
     """(those to put in place, those refused with the reason).
 
     Args:
         only: names below which is chosen, relative to the workspace; empty: everything.
-        red: red ones as well.
+        red: red ones as well; or, by path, the reasons that were accepted: with another one it is refused.
+        exact: these names and not what is below them; empty is then nothing.
     """
     only = tuple(only)
+    names = frozenset(only)
     chosen: dict[str, Change] = {}
     for change in changes:
-        if not only or any(covers(asked, path) for asked in only for path in change.paths):
+        if change.path in names or (
+            not exact and (not only or any(covers(asked, path) for asked in only for path in change.paths))
+        ):
             chosen[change.path] = change
     by_path = {change.path: change for change in changes}
     for path in list(chosen) if only else ():
@@ -98,8 +111,10 @@ def choose(
     for path, change in chosen.items():
         if change.never:
             refused[path] = change.never[0]
-        elif change.red and not red:
-            refused[path] = change.red[0]
+        else:
+            against = _unaccepted(change, red)
+            if against:
+                refused[path] = against[0]
     for path in chosen:
         if path not in refused and any(
             parent in refused and by_path[parent].kind in ("added", "type") for parent in above(path)
@@ -120,6 +135,14 @@ def choose(
         [by_path[path] for path in sorted(chosen, key=os.fsencode) if path not in refused],
         [(by_path[path], refused[path]) for path in sorted(refused, key=os.fsencode)],
     )
+
+
+def _unaccepted(change: Change, red: Accepted) -> list[str]:
+    """What is said against it that was not accepted."""
+    if red is True:
+        return []
+    accepted = red.get(change.path, ()) if red else ()
+    return [why for why in change.red if why not in accepted]
 
 
 def above(path: str) -> list[str]:
@@ -159,6 +182,7 @@ class Engine:
         self._name = place.rpartition("/")[2]
         self._gits = Repositories(copy, self.base, self._name)
         self._merged: dict[str, tuple[bytes, bytes]] = {}  # what is put in place and what the command made, by path
+        self._parts: dict[str, Part] = {}  # of which not all is put in place, by path
         self._digests: dict[str, bytes] = {}  # of the files in the stage, by path
         self._stage = Stage(place, copy.base_fd, root, step)
 
@@ -180,21 +204,62 @@ class Engine:
             for change in found
         ]
 
+    def texts(self, change: Change) -> tuple[bytes, bytes]:
+        """The workspace's text and the command's, of a change that can be put in place in part.
+
+        Raises:
+            Whole: it cannot.
+            Conflict, OSError: as ``parts.texts``.
+        """
+        self._check_cut(change)
+        base, changed, _attributes = texts(self._copy, change)
+        return base, changed
+
+    def _check_cut(self, change: Change) -> None:
+        if self._gits.repository(change.path):
+            cause = f"{ascii(change.path)[1:-1]} comes only as a whole: it is git's"
+            raise Whole("cut the change into hunks", cause)
+
+    def parted(self, changes: Iterable[Change], hunks: Mapping[str, Iterable[Hunk]]) -> list[Change]:
+        """``changes``, where of those in ``hunks`` only these are left, judged by what is then put in place.
+
+        One of which no hunk is left is not among them.
+
+        Raises:
+            Whole: one has no hunks.
+            Conflict: a name or a hunk is not, or not any more, among the changes.
+            HostError: one cannot be read.
+        """
+        by_path = {change.path: change for change in changes}
+        for path in hunks:
+            if path not in by_path:
+                raise _conflicts([_lost(path)])
+            self._check_cut(by_path[path])
+        try:
+            self._parts = made(self._copy, self._root, [(by_path[path], each) for path, each in hunks.items()])
+        except OSError as error:
+            cause = os.strerror(error.errno or 0)
+            raise HostError("read the hunks", cause, target=ascii(error.filename or "")[1:-1]) from error
+        parts = {path: self._parts[path].change if path in self._parts else None for path in hunks}
+        return [each for change in by_path.values() if (each := parts.get(change.path, change)) is not None]
+
     def apply(
         self,
         only: Iterable[str] = (),
         *,
-        red: bool = False,
+        red: Accepted = False,
         rest: bool = False,
         merge: bool = False,
         dry_run: bool = False,
         found: list[Change] | None = None,
+        hunks: Mapping[str, Iterable[Hunk]] | None = None,
+        exact: bool = False,
     ) -> Report:
         """Put changes in place, all that are chosen or none.
 
         Args:
-            only: as of ``choose``.
-            red: also what outside programs would execute or obey.
+            only, red, exact: as of ``choose``.
+            hunks: of these files only these; the rest of them stays in the set.
             rest: where the host changed some names meanwhile, the others all the same.
             merge: a file that both sides changed is merged in three ways, where that is possible without conflicts.
             dry_run: only say what would be done.
@@ -202,19 +267,36 @@ class Engine:
 
         Raises:
             Conflict: the host changed a chosen name meanwhile, and ``rest`` is false; nothing was put in place.
+            Whole, Conflict: as ``parted``.
             HostError: nothing was put in place, because of an error.
             Unfinished: and what was done could not be undone; or an apply before this one has to be ended first.
         """
         changes = self.changes() if found is None else found
         only = tuple(only)
         self._merged.clear()
+        self._parts.clear()
+        if hunks:
+            changes = self.parted(changes, hunks)
         if merge:
-            changes = [self._merge(change) if change.conflict else change for change in changes]
-        chosen, refused = choose(changes, only, red=red)
+            changes = [
+                self._merge(change) if change.conflict and change.path not in self._parts else change
+                for change in changes
+            ]
+        chosen, refused = choose(changes, only, red=red, exact=exact)
         conflicts = [change for change in chosen if change.conflict]
         if conflicts and not rest and not dry_run:
             raise _conflicts(conflicts)
-        chosen, refused = self._without(changes, only, red, {change.path: change.conflict for change in conflicts})
+
+        def without(marked: Iterable[Change]) -> tuple[list[Change], list[tuple[Change, str]]]:
+            """As ``choose``, where conflicts are refused."""
+            whys = {change.path: change.conflict for change in conflicts}
+            left = [
+                change.replace(never=(*change.never, whys[change.path])) if change.path in whys else change
+                for change in marked
+            ]
+            return choose(left, only, red=red, exact=exact)
+
+        chosen, refused = without(changes)
         if dry_run:
             return self._report(chosen, refused, conflicts)
         if not chosen:
@@ -224,23 +306,13 @@ class Engine:
             slots = self._staged(chosen)
             worse = self._judged(chosen, slots)
             if worse:
-                chosen, refused = self._without(
-                    [worse.get(change.path, change) for change in changes],
-                    only,
-                    red,
-                    {change.path: change.conflict for change in conflicts},
-                )
+                chosen, refused = without(worse.get(change.path, change) for change in changes)
             lacking = self._gits.lacking(chosen, slots, self._stage.path)
             if lacking:
                 known = {change.path: change for change in changes} | worse
-                chosen, refused = self._without(
-                    [
-                        change.replace(never=(*change.never, lacking[path])) if path in lacking else change
-                        for path, change in known.items()
-                    ],
-                    only,
-                    red,
-                    {change.path: change.conflict for change in conflicts},
+                chosen, refused = without(
+                    change.replace(never=(*change.never, lacking[path])) if path in lacking else change
+                    for path, change in known.items()
                 )
             kept = {change.path for change in chosen}
             for path, slot in slots.items():
@@ -265,7 +337,8 @@ class Engine:
     ) -> Report:
         paths = {change.path for change in chosen}
         arrived = [each for path, each in self._gits.arrived.items() if path in paths]
-        return Report(tuple(chosen), tuple(refused), tuple(conflicts), tuple(arrived))
+        partly = tuple(change.path for change in chosen if change.path in self._parts)
+        return Report(tuple(chosen), tuple(refused), tuple(conflicts), tuple(arrived), partly)
 
     def resume(self, *, forward: bool, rest: bool = False) -> list[tuple[str, str]]:
         """Bring an apply that ended in its middle to its end, or back to its beginning.
@@ -352,17 +425,6 @@ class Engine:
         self._merged[change.path] = data, sides[1]
         return change.replace(conflict="", after=after.replace(size=len(data)), content=True, kind="changed")
 
-    @staticmethod
-    def _without(
-        changes: Sequence[Change], only: tuple[str, ...], red: bool, conflicts: dict[str, str]
-    ) -> tuple[list[Change], list[tuple[Change, str]]]:
-        """As ``choose``, where conflicts are refused."""
-        marked = [
-            change.replace(never=(*change.never, conflicts[change.path])) if change.path in conflicts else change
-            for change in changes
-        ]
-        return choose(marked, only, red=red)
-
     def _staged(self, chosen: Sequence[Change]) -> dict[str, str]:
         """Make everything ready that is to be in the workspace; its slot by its path."""
         slots: dict[str, str] = {}
@@ -378,6 +440,9 @@ class Engine:
                 self._stage.directory(slot, after)
             elif after.what == "link":
                 self._stage.link(slot, after)
+            elif change.path in self._parts:
+                part = self._parts[change.path]
+                self._stage.text(slot, part.data, after, part.attributes)
             elif change.path in self._merged:
                 self._stage.data(slot, self._merged[change.path][0], after.mode)
             elif change.path in self._gits.data:
@@ -500,6 +565,11 @@ class Engine:
                     content = self.base.copied(self._merged[change.path][1])
                     rows[change.path] = Row("file", change.after.mode & 0o1777, content)
                     continue
+                part = self._parts.get(change.path)
+                if part is not None and len(part.data) <= LARGEST_COPY:
+                    # A base of later merges: the rest of the file is still to come.
+                    rows[change.path] = Row("file", change.after.mode & 0o1777, self.base.copied(part.data))
+                    continue
                 known = self._digests.get(change.path)
                 if known is not None:
                     rows[change.path] = Row("file", change.after.mode & 0o1777, known.hex())
@@ -513,6 +583,10 @@ class Engine:
             else:
                 rows[change.path] = Row("directory", 0, "")
         return rows
+
+
+def _lost(path: str) -> Change:
+    return Change(path, "changed", None, None, conflict="there is no such change, or not any more")
 
 
 def _conflicts(changes: Sequence[Change]) -> Conflict:

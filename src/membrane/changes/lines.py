@@ -14,6 +14,9 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from typing import TypeAlias
+
+    Edit: TypeAlias = tuple[int, int, int, int]
 
 MOST_STEPS = 256  # differences within one piece
 WORK = 64  # looks at each line, on an average
@@ -139,29 +142,37 @@ def _walked(trace: list[dict[int, int]], x: int, y: int) -> list[tuple[int, int,
     return out[::-1]
 
 
-def hunks(old: Sequence[bytes], new: Sequence[bytes]) -> Iterator[bytes]:
-    """The hunks of a unified diff (POSIX diff, "Diff -u Output Format"); lines are with their newlines."""
-    edits: list[tuple[int, int, int, int]] = []
+def edits(old: Sequence[bytes], new: Sequence[bytes]) -> list[Edit]:
+    """Where the two differ, in order: ``old[a0:a1]`` became ``new[b0:b1]``; at least one line stays between two."""
+    out: list[Edit] = []
     at = bt = 0
     for i, j, length in (*matches(old, new), (len(old), len(new), 0)):
         if i > at or j > bt:
-            edits.append((at, i, bt, j))
+            out.append((at, i, bt, j))
         at, bt = i + length, j + length
-    group: list[tuple[int, int, int, int]] = []
-    for edit in edits:
-        if group and edit[0] - group[-1][1] > 2 * CONTEXT:
-            yield from _hunk(old, new, group)
-            group = []
-        group.append(edit)
-    if group:
-        yield from _hunk(old, new, group)
+    return out
 
 
-def _hunk(old: Sequence[bytes], new: Sequence[bytes], group: list[tuple[int, int, int, int]]) -> Iterator[bytes]:
-    before = min(CONTEXT, group[0][0])
-    a0, b0 = group[0][0] - before, group[0][2] - before
-    after = min(CONTEXT, len(old) - group[-1][1])
-    a1, b1 = group[-1][1] + after, group[-1][3] + after
+def near(found: Sequence[Edit]) -> list[list[Edit]]:
+    """Edits in groups: those of one hunk of a unified diff, whose contexts meet."""
+    out: list[list[Edit]] = []
+    for edit in found:
+        if out and edit[0] - out[-1][-1][1] <= 2 * CONTEXT:
+            out[-1].append(edit)
+        else:
+            out.append([edit])
+    return out
+
+
+def hunks(old: Sequence[bytes], new: Sequence[bytes]) -> Iterator[bytes]:
+    """The hunks of a unified diff (POSIX diff, "Diff -u Output Format"); lines are with their newlines."""
+    for group in near(edits(old, new)):
+        yield from unified(old, new, group, max(0, group[0][0] - CONTEXT), min(len(old), group[-1][1] + CONTEXT))
+
+
+def unified(old: Sequence[bytes], new: Sequence[bytes], group: Sequence[Edit], a0: int, a1: int) -> Iterator[bytes]:
+    """One hunk in pieces, the first is its head: the edits ``group`` within the lines ``old[a0:a1]``."""
+    b0, b1 = group[0][2] - (group[0][0] - a0), group[-1][3] + (a1 - group[-1][1])
     yield f"@@ -{_range(a0, a1)} +{_range(b0, b1)} @@\n".encode()
     at = a0
     for i0, i1, j0, j1 in group:

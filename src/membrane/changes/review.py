@@ -118,7 +118,7 @@ def applied(held: Held, report: Report, changes: Sequence[Change]) -> None:
 
 def is_whole(report: Report, changes: Sequence[Change]) -> bool:
     """Was everything put in place?"""
-    return len(report.applied) == len(changes) and not report.refused and not report.conflicts
+    return len(report.applied) == len(changes) and not (report.refused or report.conflicts or report.partly)
 
 
 def mark_applied(held: Held) -> None:
@@ -199,6 +199,12 @@ def _listing(rows: Sequence[tuple[Change, str]], heading: str, *, colour: bool) 
 def outcome(name: str, report: Report) -> list[str]:
     """What an apply did, for a person."""
     lines = [f"put in place: {counted(report.applied)}"]
+    if report.partly:
+        partly = frozenset(report.partly)
+        rows = [
+            (change, "the rest of it stays in the change set") for change in report.applied if change.path in partly
+        ]
+        lines += _listing(rows, f"only in part: {len(rows)}", colour=False)
     if report.refused:
         lines += _listing(report.refused, f"not put in place: {len(report.refused)}", colour=False)
     lines += [f"  {line}" for line in arrivals(report.arrived)]

@@ -45,7 +45,7 @@ from .writers import Claim
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Any
 
 STAGE_NAME = ".membrane-apply-"  # in a workspace, where the state is on another file system
@@ -277,6 +277,16 @@ class Stage:
         finally:
             os.close(fd)
 
+    def text(self, slot: str, content: bytes, side: Side, attributes: Mapping[str, bytes]) -> None:
+        """A file that replaces another one in part, in a slot; as ``file``."""
+        self.data(slot, content, side.mode)
+        fd = os.open(slot, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.fd)
+        try:
+            self._finish(fd, side, attributes)
+            self._modes[slot] = side.mode & 0o1777
+        finally:
+            os.close(fd)
+
     def link(self, slot: str, side: Side) -> None:
         self._step("stage link")
         os.symlink(side.target, slot, dir_fd=self.fd)
@@ -291,7 +301,7 @@ class Stage:
         if os.geteuid() == 0:
             os.chown(slot, side.uid, side.gid, dir_fd=self.fd, follow_symlinks=False)
 
-    def _finish(self, fd: int, side: Side, attributes: dict[str, bytes]) -> None:
+    def _finish(self, fd: int, side: Side, attributes: Mapping[str, bytes]) -> None:
         if os.geteuid() == 0:
             os.fchown(fd, side.uid, side.gid)
         for name, value in attributes.items():

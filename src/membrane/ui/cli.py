@@ -564,7 +564,7 @@ _SUBCOMMANDS: dict[str, Callable[[Invocation], int]] = {
     "ps": _ps,
     "gc": _gc,
     **dict.fromkeys(("changes", "discard", "checkpoint", "restore", "fork"), _changes),
-    **dict.fromkeys(("diff", "apply", "undo"), _review),
+    **dict.fromkeys(("diff", "review", "apply", "undo"), _review),
     "config": _config,
     "mcp": _mcp,
     "setup": _setup,

@@ -327,7 +327,7 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "changes",
         "[--json]",
-        "list change sets; also diff, apply, undo, discard, checkpoint, restore, fork",
+        "list change sets; also diff, review, apply, undo, discard, checkpoint, restore, fork",
         ("membrane changes",),
         options=("json",),
     ),
@@ -337,6 +337,14 @@ COMMANDS: tuple[Command, ...] = (
         "what a reviewed command changed, as a patch that git applies",
         ("membrane diff fix-login", "membrane diff src --stat"),
         options=("stat", "name-status", "html", "json"),
+        words="changes",
+        rare=True,
+    ),
+    Command(
+        "review",
+        "[NAME] [PATH ...]",
+        "choose files and hunks of a change set on a full screen, and put them in place",
+        ("membrane review fix-login", "membrane review src"),
         words="changes",
         rare=True,
     ),

@@ -1,4 +1,4 @@
-"""``membrane diff``, ``apply`` and ``undo``: what a reviewed command changed, looked at and put in place.
+"""``membrane diff``, ``review``, ``apply`` and ``undo``: what a reviewed command changed, looked at and put in place.
 
 Theory of operation
 -------------------
@@ -7,6 +7,10 @@ is such a set; else all words are paths, and the set is the newest of the worksp
 Paths are taken from the current directory.
 
 On a terminal text is escaped and coloured; into a pipe or a file the patch goes byte for byte.
+
+``review`` shows the set on a full screen (``review_screen``), and puts in place what was chosen there.  As that may be
+hours later, the workspace is looked at once more: where something that was to come is not as it was seen, nothing is
+put in place, and the screen comes back with what is there now and all other choices.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from __future__ import annotations
 import os
 
 from ..changes import diff, review, store, terminal
-from ..errors import PolicyError
+from ..errors import Conflict, HostError, PolicyError
 from ..escaping import escape
 from . import show
 
@@ -22,9 +26,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from ..changes.apply import Engine, Report
+    from ..changes.choice import Choice
     from ..changes.model import Change
     from ..changes.tree import Copy
     from ..policy.model import PathRule
+    from . import review_screen
     from .options import Invocation
 
 REFUSED = 1  # exit status: some of it was not put in place
@@ -40,12 +47,16 @@ def main(invocation: Invocation, state: str) -> int:
     """
     command = invocation.command.name
     name, words = _chosen(invocation.words, state, _here())
+    if command == "review":
+        _check_screen(name)
     with store.take(state, name, f"membrane {command}") as held:
         only = [_relative(word, held.meta.workspace) for word in words]
         if command == "diff":
             return _diff(invocation, held, only, state)
         if command == "undo":
             return _undo(invocation, held)
+        if command == "review":
+            return _review(held, only, state)
         return _apply(invocation, held, only, state)
 
 
@@ -137,6 +148,90 @@ def pieces(invocation: Invocation, copy: Copy, changes: Sequence[Change]) -> Ite
     if invocation.has("name-status"):
         return diff.name_status(changes)
     return diff.patch(copy, changes)
+
+
+# ---------------------------------------------------------------- review
+
+
+def _check_screen(name: str) -> None:
+    """Can a full screen be shown?
+
+    Raises:
+        PolicyError: there is no terminal.
+        HostError: Textual is not installed.
+    """
+    import sys
+
+    others = (f"membrane diff {escape(name)}", f"membrane apply {escape(name)} [PATH ...]")
+    if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM", "dumb") == "dumb":
+        raise PolicyError("review the changes", "a full screen needs a terminal", fix=others)
+    try:
+        import textual  # noqa: F401
+    except ImportError:
+        fix = ("pip install 'membrane-sandbox[watch]'", *others)
+        raise HostError("review the changes", "a full screen needs Textual", fix=fix) from None
+
+
+def _review(held: store.Held, only: Sequence[str], state: str) -> int:
+    from ..changes.choice import Choice, moved
+
+    with review.opened(held, _rules(held, state)) as (engine, copy):
+        found = engine.changes()
+        choice = Choice([change for change in found if _is_asked(change, only)])
+        if not choice.changes:
+            print(f"{escape(held.name)} holds no change" + (" there" if only else ""))
+            return 0
+        note = ""
+        while True:
+            decision = _decided(held.name, engine, copy, found, choice, note)
+            if decision is None:
+                print(f"everything is as it was; the change set {escape(held.name)} is kept")
+                return 0
+            seen, found = found, engine.changes()
+            wanted = [change.path for change in decision.report.applied] if decision.report is not None else []
+            other = moved(seen, found, wanted)
+            lost = choice.renew([change for change in found if _is_asked(change, only)])
+            if other or lost or decision.report is None:
+                note = _again(other or lost)
+                continue
+            try:
+                report = engine.apply(
+                    choice.only(), red=decision.accepted, hunks=choice.hunks(), exact=True, found=found
+                )
+            except Conflict as error:
+                found = engine.changes()
+                choice.renew([change for change in found if _is_asked(change, only)])
+                note = _again([path for path, _ in error.paths])
+                continue
+            for line in review.outcome(held.name, report):
+                print(line)
+            review.applied(held, report, found)
+            return REFUSED if report.refused else 0
+
+
+def _decided(
+    name: str, engine: Engine, copy: Copy, found: list[Change], choice: Choice, note: str
+) -> review_screen.Decision | None:
+    """What the person decides on the screen."""
+    import termios
+
+    from ..changes.pane import pane
+    from . import review_screen
+
+    def ready(chosen: Choice) -> Report:
+        # The red ones as well: what is said of them is what the person accepts, or does not.
+        return engine.apply(chosen.only(), red=True, hunks=chosen.hunks(), exact=True, found=found, dry_run=True)
+
+    termios.tcflush(0, termios.TCIFLUSH)  # what was typed before the screen was there is no answer to it
+    return review_screen.application(
+        name, choice, lambda change, width, split: pane(copy, change, engine.texts, width, split), ready, note
+    ).run()
+
+
+def _again(paths: Sequence[str]) -> str:
+    first = escape(paths[0]) if paths else "the workspace"
+    many = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+    return f"nothing was put in place: {first}{many} changed since you looked; look and choose again"
 
 
 # ---------------------------------------------------------------- apply, undo

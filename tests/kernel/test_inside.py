@@ -602,23 +602,18 @@ def test_metadata_of_files_that_may_not_be_written_stay(world: World) -> None:
     assert control["raced"] == ["changed", True]
 
 
-def test_of_two_trees_the_inner_one_decides_and_closed_directories_are_told(world: World) -> None:
+def test_of_two_trees_the_inner_one_decides(world: World) -> None:
     outer, inner = world.path / "o", world.path / "o" / "i"
     inner.mkdir(parents=True)
     (world.workspace / ".env").write_text("KEY=hidden")
     body = f"""
 def write(path): open(path, "w").write("x")
-print(json.dumps([outcome(lambda: write("{inner}/new")), outcome(lambda: write("new")),
+print(json.dumps([outcome(lambda: write("{inner}/new")), outcome(lambda: write("{outer}/new")),
                   outcome(lambda: os.listdir("{inner}") and None)]))
 """
     options = ("--mount", f"{outer}:rw", "--mount", f"{inner}:ro")
-    assert world.python(body, options=options) == ["EACCES", "EACCES", "ok"]
-    assert world.python(body, options=("--mount", f"{outer}:rw")) == ["ok", "EACCES", "ok"]
-    argv = [sys.executable, "-m", "membrane", "--backend", "landlock", "--", "true"]
-    done = subprocess.run(  # noqa: PLW1510
-        argv, cwd=world.workspace, env=world.environment, capture_output=True, text=True, timeout=120
-    )
-    assert f"no new name can be made in {world.workspace}, beside names that a rule covers" in done.stderr
+    assert world.python(body, options=options) == ["EACCES", "ok", "ok"]
+    assert world.python(body, options=("--mount", f"{outer}:rw")) == ["ok", "ok", "ok"]
 
 
 def test_requests_are_judged_and_secrets_put_in_outside(world: World) -> None:

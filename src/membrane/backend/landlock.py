@@ -30,34 +30,39 @@ from ..host.start import Late
 from ..messages import Failure
 from ..plan.model import File, Listen
 from ..plan.mounts import MASK_SOURCE
-from . import Backend, Broken, Cell, Ended
-from .native import Native, NativeCommand
+from . import Backend, Broken, Cell, Ended, Refused
+from .native import Native, NativeCommand, told
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any, Literal
 
     from ..events import Process
     from ..host.start import Start
+    from ..host.supervised_names import Judge
     from ..messages import Message
-    from ..plan.model import HostFacts, MountOp, SandboxPlan
+    from ..plan.model import HeldTree, HostFacts, MountOp, SandboxPlan
     from ..policy.model import Policy
     from . import Commands, News, SharedCommand, TraceHandle
 else:
     import _signal
 
 BACKLOG = 4096
-SHOWN = 8  # directories in a line of the receipt
 REAP = 10.0  # seconds for the keeper to end everything, before it is killed and we do
 _IP_PKTINFO = 8
 
 
 class Inside(Backend):
-    """The same kernel, as a container's process may use it; see ``Backend``."""
+    """The same kernel, as a container's process may use it; see ``Backend``.
 
-    def __init__(self) -> None:
+    Args:
+        judges: makes, in the keeper, what says which names may be made; None: all may be.
+    """
+
+    def __init__(self, judges: Callable[[Sequence[HeldTree]], Judge] | None = None) -> None:
+        self._judges = judges
         self._cell: InsideCell | None = None
 
     def begin(self) -> None:
@@ -102,7 +107,7 @@ class Inside(Backend):
                 f"the kernel's Landlock has ABI {version}, and TCP is refused from ABI {landlock.SUPERVISED} on",
                 fix=("run on Linux 6.7 or newer, with landlock in lsm=",),
             )
-        self._cell = InsideCell(Start(plan, argv, terminal, session, umask, "", commands))
+        self._cell = InsideCell(Start(plan, argv, terminal, session, umask, "", commands), self._judges)
         return self._cell
 
 
@@ -114,10 +119,12 @@ class InsideCommand(NativeCommand):
     """
 
     def read(self) -> News:
-        news = super().read()
-        return (
-            Broken("the keeper of the command was killed; the command was ended") if isinstance(news, Ended) else news
-        )
+        message = self._channel.receive()
+        if isinstance(message, m.NameRefused):
+            return Refused(message.path, message.reason)
+        if message is None:
+            return Broken("the keeper of the command was killed; the command was ended")
+        return told(message)
 
 
 class InsideCell(Cell):
@@ -125,12 +132,14 @@ class InsideCell(Cell):
 
     Args:
         start: what it is to run.
+        judges: as of ``Inside``.
     """
 
     traces = False
 
-    def __init__(self, start: Start) -> None:
+    def __init__(self, start: Start, judges: Callable[[Sequence[HeldTree]], Judge] | None) -> None:
         self._start = start
+        self._trees: tuple[HeldTree, ...] = ()
         self.terminal, self.kept, self.reads = -1, {}, None
         self.directory = f"/tmp/.membrane-{start.session}"  # noqa: S108 - the name is 64 bits of chance
         os.mkdir(self.directory, 0o700)
@@ -155,10 +164,10 @@ class InsideCell(Cell):
         self._channel = ours
         self.command = InsideCommand(ours)
         self._command_pid = 0
-        self._closed: list[str] = []
         sc.prctl(sc.PR_SET_CHILD_SUBREAPER, 1)
         supervisor = os.getpid()
-        made = inside.Inside(self.directory, self._listener.getsockname()[1], self._dns.getsockname()[1], sender, doors)
+        ports = self._listener.getsockname()[1], self._dns.getsockname()[1]
+        made = inside.Inside(self.directory, *ports, sender, doors, judges)
         mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, HELD_DURING_FORK)
         try:
             self.pid = os.fork()
@@ -181,6 +190,9 @@ class InsideCell(Cell):
     def grant(self) -> None:
         pass  # there is nothing that takes more rights than the keeper has
 
+    def hold(self, trees: Sequence[HeldTree]) -> None:
+        self._trees = tuple(trees)
+
     def fill(self, ops: Sequence[MountOp], environment: Sequence[tuple[str, str]]) -> None:
         for op in ops:
             place = self._own(op.target)
@@ -189,9 +201,10 @@ class InsideCell(Cell):
                 with open(place, "xb") as file:
                     file.write(op.content)
         own = [(name, self._own(value)) for name, value in environment]
-        self._closed = inside.closed((*self._start.plan.mounts, *ops))
         try:
-            self._channel.send(m.Fill(Late(tuple(op for op in ops if not isinstance(op, File)), tuple(own))))
+            self._channel.send(
+                m.Fill(Late(tuple(op for op in ops if not isinstance(op, File)), tuple(own), self._trees))
+            )
         except OSError:
             self._raise_early_end()
 
@@ -226,12 +239,7 @@ class InsideCell(Cell):
         from ..host.readback import confined
 
         said = f"ABI {landlock.abi()}: files, and no TCP right, which the command has tried"
-        found = confined(self._command_pid, self._start.plan.uid, said)
-        if not self._closed:
-            return found
-        more = f" and {len(self._closed) - SHOWN} more" if len(self._closed) > SHOWN else ""
-        text = f"no new name can be made in {', '.join(self._closed[:SHOWN])}{more}, beside names that a rule covers"
-        return (*found, Binding("new names", text, "partial", True))
+        return confined(self._command_pid, self._start.plan.uid, said)
 
     def trace_handle(self) -> TraceHandle:
         raise InternalError("attach the tracer", "backend landlock has nothing to trace")

@@ -41,6 +41,7 @@ from . import seccomp
 from . import syscalls as sc
 from .notify import Listener
 from .supervised_files import Metadata
+from .supervised_names import Names
 from .unixsockets import device_of_mount
 
 TYPE_CHECKING = False
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from .notify import Call
+    from .supervised_names import Judge, Pool, Shared
 
 MOST_HELD = 2048  # duplicates of sockets that were not connected yet
 MOST_NAMED = 65536  # connected sockets whose destination can be asked for (getpeername(2))
@@ -118,7 +120,7 @@ class Sockets:
         destinations: takes a line for each connection.
         doors: unix sockets of rules, and the listener of ours that stands for each.
         processes: the sandbox's processes now.
-        writable: paths below which the command may change files, for ``supervised_files``.
+        granted, pool, judge, report: as of ``supervised_names.Names``.
     """
 
     def __init__(
@@ -131,19 +133,24 @@ class Sockets:
         destinations: _socket.socket,
         doors: dict[str, str],
         processes: Callable[[], Iterable[int]],
-        writable: Iterable[str],
+        granted: Shared,
+        pool: Pool | None,
+        judge: Judge | None,
+        report: Callable[[str, str], None],
     ) -> None:
         self.on: dict[int, Callable[[int], None]] = {}
         self._listener, self._epoll = Listener(listener), epoll
         self._tcp, self._dns, self._destinations = tcp, dns, destinations
         self._doors, self._processes = doors, processes
-        self._metadata = Metadata(writable, self._read)
+        self._names = Names(granted, pool, self._listener, self._read, judge, report)
+        self._metadata = Metadata(self._names.may_change, self._read)
         destinations.setblocking(False)
         self._most = max(16, min(MOST_HELD, (sc.open_files() - 64) // 4))
         self._sockets: dict[int, Held] = {}
         self._ports: dict[int, int] = {}  # bound inside: the inode of the socket
         self._held = 0
         self._calls = seccomp.supervised_calls(sc.MACHINE)
+        self._handlers: dict[str, Callable[[Call], int | None]] = {}
         self._watch(listener, lambda _events: self._answer())
 
     # ------------------------------------------------------------ one call
@@ -155,7 +162,11 @@ class Sockets:
         number = call[0]
         try:
             name = self._calls[call[2]]
-            handler = getattr(self, f"_on_{name}", None) or getattr(self._metadata, f"on_{name}")
+            handler = self._handlers.get(name)
+            if handler is None:
+                others = (getattr(each, f"on_{name}", None) for each in (self._metadata, self._names))
+                handler = getattr(self, f"_on_{name}", None) or next(each for each in others if each)
+                self._handlers[name] = handler
             value = handler(call)
             if value is None:
                 self._listener.answer(number, 0)

@@ -18,7 +18,7 @@ import os
 import select
 import time
 
-from ..backend import Broken, Ended, Exited, Failed, Stopped
+from ..backend import Broken, Ended, Exited, Failed, Refused, Stopped
 from ..errors import HostError, MembraneError
 from ..escaping import escape
 from ..events import AccessDenied
@@ -270,6 +270,21 @@ class Session(Boundary):
             self.wait_status = SIGKILL
         elif isinstance(news, Broken) and self.wait_status is None:
             self.failure = news.why
+        elif isinstance(news, Refused):
+            self._report_refusal(news)
+
+    def _report_refusal(self, news: Refused) -> None:
+        from ..events import access_as_data
+        from ..policy.decide import Decider
+        from ..policy.model import PathAccess
+        from ..policy.reasons import REASONS
+
+        shown = news.path.removeprefix(self.prepared.facts.workspace.rstrip("/") + "/")
+        access = PathAccess(shown, "write")
+        rule = getattr(Decider(self.policy).decide(access), "rule", None)
+        where = None if rule is None else str(rule.origin)
+        reason = REASONS.get(news.reason, news.reason)
+        self.log.add(AccessDenied(access_as_data(access), reason, where, None, source="mount"))
 
     def _on_hook(self) -> None:
         self.hooks.readable(self)

@@ -22,7 +22,8 @@ def test_what_lies_beside_a_hidden_name_is_listed(tmp_path: Path) -> None:
     tree(tmp_path)
     top = str(tmp_path)
     ops = [Bind(top, top, writable=True), Mask(f"{top}/a/hidden", False), ReadOnly(f"{top}/frozen")]
-    rules = {path: rights for path, rights in inside.grants(ops, "/own") if path.startswith(top)}
+    granted = inside.grants(ops, "/own")
+    rules = {path: rights for path, rights in granted.rules if path.startswith(top)}
     assert rules == {
         top: landlock.LIST,
         f"{top}/a": landlock.LIST,
@@ -31,13 +32,14 @@ def test_what_lies_beside_a_hidden_name_is_listed(tmp_path: Path) -> None:
         f"{top}/c": landlock.WRITE,
         f"{top}/frozen": landlock.READ,
     }
-    assert inside.closed(ops) == [top, f"{top}/a"]
+    assert granted.shared == {top: False, f"{top}/a": False} and granted.asks == "reads"
+    assert granted.denied == {f"{top}/a/hidden": "hidden", f"{top}/frozen": "read-only"}
 
 
 def test_names_of_a_hidden_directory_are_not_listed(tmp_path: Path) -> None:
     tree(tmp_path)
     top = str(tmp_path)
-    rules = dict(inside.grants([Bind(top, top), Mask(f"{top}/a", True)], "/own"))
+    rules = dict(inside.grants([Bind(top, top), Mask(f"{top}/a", True)], "/own").rules)
     assert top not in rules and f"{top}/a" not in rules and f"{top}/a/beside" not in rules
     assert rules[f"{top}/c"] == landlock.READ
 
@@ -45,7 +47,7 @@ def test_names_of_a_hidden_directory_are_not_listed(tmp_path: Path) -> None:
 def test_an_inner_read_only_tree_stays_so_in_a_writable_one(tmp_path: Path) -> None:
     tree(tmp_path)
     top = str(tmp_path)
-    rules = dict(inside.grants([Bind(top, top, writable=True), Bind(f"{top}/a", f"{top}/a")], "/own"))
+    rules = dict(inside.grants([Bind(top, top, writable=True), Bind(f"{top}/a", f"{top}/a")], "/own").rules)
     assert rules[f"{top}/a"] == landlock.READ and rules[top] == landlock.READ and rules[f"{top}/c"] == landlock.WRITE
 
 

@@ -249,6 +249,32 @@ print(json.dumps([outcome(lambda: str(s.sendto(b"by address", to))), outcome(mes
     assert world.udp.recv(100) == b"by address"
 
 
+def test_refused_datagrams_and_unix_sockets_are_recorded(world: World) -> None:
+    events = world.path / "events"
+    body = """
+for _ in range(20):
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.sendto(b"x", ("192.0.2.7", 4433)); s.close()
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    s.connect((socket.gethostbyname("host.internal"), 4434)); s.send(b"y"); s.close()
+told = [outcome(lambda: socket.socket(socket.AF_UNIX).connect(W[name])) for name in ("named", "abstract")]
+print(json.dumps(told))
+"""
+    assert world.python(body, options=("--events", str(events))) == ["EACCES", "ECONNREFUSED"]
+    told = [json.loads(line) for line in events.read_text().splitlines()]
+    denied = [(one["access"], one["reason"]) for one in told if one["event"] == "AccessDenied"]
+    datagrams = {
+        (access["host"] or access["address"], access["port"]): access["protocol"]
+        for access, _reason in denied
+        if access["kind"] == "Connect"
+    }
+    assert datagrams == {("192.0.2.7", 4433): "udp", ("host.internal", 4434): "udp"}
+    sockets = [(access["path"], reason) for access, reason in denied if access["kind"] == "SocketAccess"]
+    assert sockets == [
+        (world.facts["named"], "socket not allowed"),
+        ("@" + world.facts["abstract"][1:], "socket not allowed"),
+    ]
+
+
 def test_an_address_that_changes_during_the_call_is_judged_as_it_is_dialled(world: World) -> None:
     body = """
 name = socket.gethostbyname("host.internal") if os.environ.get("MEMBRANE") else "127.0.0.1"

@@ -68,7 +68,7 @@ class Broken(News):
 
 
 class Refused(News):
-    """The command may not make, change or remove a name; ``reason``: of the policy."""
+    """The command may not make, change or remove a name, or connect to a unix socket; ``reason``: of the policy."""
 
     path: str
     reason: str

@@ -151,7 +151,9 @@ class InsideCell(Cell):
         self._dns = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM | _socket.SOCK_CLOEXEC)
         self._dns.setsockopt(_socket.IPPROTO_IP, _IP_PKTINFO, 1)
         self._dns.bind(("127.0.0.1", 0))
-        self._destinations, sender = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET | _socket.SOCK_CLOEXEC)
+        kind = _socket.SOCK_SEQPACKET | _socket.SOCK_CLOEXEC
+        self._destinations, sender = _socket.socketpair(_socket.AF_UNIX, kind)
+        self._datagrams, teller = _socket.socketpair(_socket.AF_UNIX, kind)
         self._doors: list[int] = []
         doors = {}
         for number, op in enumerate(op for op in start.plan.mounts if isinstance(op, Listen)):
@@ -167,7 +169,7 @@ class InsideCell(Cell):
         sc.prctl(sc.PR_SET_CHILD_SUBREAPER, 1)
         supervisor = os.getpid()
         ports = self._listener.getsockname()[1], self._dns.getsockname()[1]
-        made = inside.Inside(self.directory, *ports, sender, doors, judges)
+        made = inside.Inside(self.directory, *ports, sender, teller, doors, judges)
         mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, HELD_DURING_FORK)
         try:
             self.pid = os.fork()
@@ -177,10 +179,11 @@ class InsideCell(Cell):
             _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
         theirs.close()
         sender.close()
+        teller.close()
         self._handle = os.pidfd_open(self.pid)
 
     def _become_keeper(self, channel: Channel, made: inside.Inside, supervisor: int) -> None:
-        for fd in (self._listener, self._dns, self._destinations):
+        for fd in (self._listener, self._dns, self._destinations, self._datagrams):
             fd.close()
         for door in self._doors:
             os.close(door)
@@ -217,7 +220,10 @@ class InsideCell(Cell):
         return f"{before}{self.directory}/{below}{rest}"
 
     def sockets(self) -> tuple[str, list[tuple[str, int]]]:
-        pairs = (("tcp4-named", self._listener), ("dns4", self._dns), ("destinations", self._destinations))
+        pairs = (
+            *(("tcp4-named", self._listener), ("dns4", self._dns)),
+            *(("destinations", self._destinations), ("datagrams", self._datagrams)),
+        )
         return "sockets made by the supervisor", [(role, socket.detach()) for role, socket in pairs]
 
     def listeners(self, count: int) -> list[int]:

@@ -60,11 +60,12 @@ _TIOCSCTTY, _TIOCSPTLCK, _TIOCGPTN = 0x540E, 0x40045431, 0x80045430
 class Inside:
     """What the keeper needs beside the plan: the sandbox's private directory and its sockets.
 
-    ``tcp`` and ``dns``: ports of the gateway's sockets.  ``destinations``: the socket by which it gets them.
+    ``tcp`` and ``dns``: ports of the gateway's sockets.  ``destinations``: the socket by which it gets them, of
+    connections; ``datagrams``: the same of datagrams.
     ``judges``: makes what says which names may be made, given what is held in the writable trees; None: all may.
     """
 
-    __slots__ = ("destinations", "directory", "dns", "doors", "judges", "tcp")
+    __slots__ = ("datagrams", "destinations", "directory", "dns", "doors", "judges", "tcp")
 
     def __init__(
         self,
@@ -72,11 +73,13 @@ class Inside:
         tcp: int,
         dns: int,
         destinations: _socket.socket,
+        datagrams: _socket.socket,
         doors: dict[str, str],
         judges: Callable[[Sequence[HeldTree]], Judge] | None = None,
     ) -> None:
         self.directory, self.tcp, self.dns = directory, tcp, dns
-        self.destinations, self.doors, self.judges = destinations, doors, judges
+        self.destinations, self.datagrams = destinations, datagrams
+        self.doors, self.judges = doors, judges
 
 
 def grants(ops: Sequence[MountOp], directory: str) -> Shared:
@@ -243,6 +246,7 @@ def keeper(start: Start, channel: Channel, made: Inside, supervisor: int) -> NoR
             tcp=made.tcp,
             dns=made.dns,
             destinations=made.destinations,
+            datagrams=made.datagrams,
             doors=made.doors,
             processes=lambda: below(os.getpid()),
             granted=granted,

@@ -187,7 +187,10 @@ class Ready(Message):
 
 
 class NameRefused(Message):
-    """What the command asked for was refused by its keeper; ``path``: absolute, ``reason``: of the policy."""
+    """What the command asked for was refused by its keeper; ``reason``: of the policy.
+
+    ``path``: absolute; of a unix socket also an abstract name, with a leading ``@``.
+    """
 
     path: str
     reason: str

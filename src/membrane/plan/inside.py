@@ -40,7 +40,7 @@ WEAKER = (
         "watches",
         "inotify(7) on directories outside of the view tells the names that change in them, not their contents",
     ),
-    ("udp", "only DNS, which is answered here; other datagrams go nowhere, without an event"),
+    ("udp", "only DNS, which is answered here; other datagrams go nowhere, with one event for each place"),
     ("record", "of the network and the session; not of files and programs"),
 )
 _PARTIAL = {

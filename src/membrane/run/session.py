@@ -276,15 +276,17 @@ class Session(Boundary):
     def _report_refusal(self, news: Refused) -> None:
         from ..events import access_as_data
         from ..policy.decide import Decider
-        from ..policy.model import PathAccess
-        from ..policy.reasons import REASONS
+        from ..policy.model import PathAccess, SocketAccess
+        from ..policy.reasons import REASONS, SOCKET_NOT_ALLOWED
 
         shown = news.path.removeprefix(self.prepared.facts.workspace.rstrip("/") + "/")
-        access = PathAccess(shown, "write")
-        rule = getattr(Decider(self.policy).decide(access), "rule", None)
+        socket = news.reason == SOCKET_NOT_ALLOWED
+        access = SocketAccess(news.path) if socket else PathAccess(shown, "write")
+        verdict = Decider(self.policy).decide(access)
+        rule, hint = getattr(verdict, "rule", None), getattr(verdict, "hint", "") or None
         where = None if rule is None else str(rule.origin)
         reason = REASONS.get(news.reason, news.reason)
-        self.log.add(AccessDenied(access_as_data(access), reason, where, None, source="mount"))
+        self.log.add(AccessDenied(access_as_data(access), reason, where, hint if socket else None, source="mount"))
 
     def _on_hook(self) -> None:
         self.hooks.readable(self)

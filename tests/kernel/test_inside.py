@@ -721,6 +721,28 @@ def test_a_keeper_that_is_killed_ends_the_run_with_a_sentence_and_the_command(wo
     assert not Path(scratch).parent.exists()
 
 
+def test_what_a_killed_supervisor_and_keeper_leave_is_collected(world: World) -> None:
+    subprocess.run(["git", "init", "-q", "."], cwd=world.workspace, env=world.environment, check=True)
+    script = 'echo "$PPID $TMPDIR"; exec sleep 1000'
+    argv = [sys.executable, "-m", "membrane", "-q", "--backend", "landlock", "--", "sh", "-c", script]
+    with subprocess.Popen(argv, cwd=world.workspace, env=world.environment, stdout=subprocess.PIPE) as run:
+        assert run.stdout is not None
+        keeper, scratch = run.stdout.readline().decode().split()
+        handle = os.pidfd_open(int(keeper))
+        os.kill(run.pid, signal.SIGSTOP)  # so that it does not end what its keeper leaves
+        os.kill(int(keeper), signal.SIGKILL)
+        assert select.select([handle], [], [], 60)[0]
+        run.kill()
+        os.close(handle)
+        directory = Path(scratch).parent
+        assert select.select([run.stdout], [], [], 60)[0] and not run.stdout.read()  # the command has ended
+    assert directory.is_dir()
+    gc = [sys.executable, "-m", "membrane", "gc"]
+    done = subprocess.run(gc, env=world.environment, capture_output=True, text=True, timeout=60)  # noqa: PLW1510
+    assert f"removed directory {directory}" in done.stdout, done
+    assert not directory.exists()
+
+
 def _content(path: Path) -> bytes:
     try:
         return path.read_bytes()

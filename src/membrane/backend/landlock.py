@@ -19,6 +19,7 @@ from __future__ import annotations
 import _socket
 import os
 import select
+import stat
 
 from ..errors import HostError, InternalError, PolicyError
 from ..events import Binding
@@ -52,6 +53,34 @@ else:
 BACKLOG = 4096
 REAP = 10.0  # seconds for the keeper to end everything, before it is killed and we do
 _IP_PKTINFO = 8
+
+
+def _directory(session: str) -> str:
+    return f"/tmp/.membrane-{session}"  # noqa: S108 - the name is 64 bits of chance
+
+
+def collect(session: str, workspace: str) -> list[str]:
+    """Remove what a session has left whose supervisor and keeper were killed both.
+
+    Args:
+        session: one that is dead.
+        workspace: it ran there.
+
+    Returns:
+        The directories that were removed.
+    """
+    places = [_directory(session)]
+    if workspace:
+        places.append(f"{os.path.realpath(workspace)}/.git/objects/membrane-{session}")
+    out = []
+    for place in places:
+        try:
+            status = os.lstat(place)
+        except OSError:
+            continue
+        if status.st_uid == os.geteuid() and stat.S_ISDIR(status.st_mode) and inside.remove(place):
+            out.append(place)
+    return out
 
 
 class Inside(Backend):
@@ -141,7 +170,7 @@ class InsideCell(Cell):
         self._start = start
         self._trees: tuple[HeldTree, ...] = ()
         self.terminal, self.kept, self.reads = -1, {}, None
-        self.directory = f"/tmp/.membrane-{start.session}"  # noqa: S108 - the name is 64 bits of chance
+        self.directory = _directory(start.session)
         os.mkdir(self.directory, 0o700)
         for name in ("tmp", "home", "files", "doors"):
             os.mkdir(f"{self.directory}/{name}", 0o700)

@@ -24,6 +24,7 @@ import os
 import select
 import stat
 import struct
+import time
 
 from ..errors import HostError
 from ..plan.model import Bind, Mask, Overlay, ReadOnly
@@ -52,6 +53,8 @@ else:
     import _signal
 
 MOST_LISTED = 200_000  # names that are looked at to leave out those that a rule names
+REMOVE = 60.0  # seconds for a directory to be removed
+AT_ONCE = 4096  # names of a directory that are looked at together
 END_ROUNDS = 2000  # walks over the processes at most, until none is left
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx")
 _TIOCSCTTY, _TIOCSPTLCK, _TIOCGPTN = 0x540E, 0x40045431, 0x80045430
@@ -566,44 +569,68 @@ def end_orphans() -> bool:
     return False
 
 
-def remove(path: str) -> None:
-    """Remove a directory of ours and all below it, of any modes and depth, when no process changes it any more.
+def remove(path: str) -> bool:
+    """Remove a directory of ours and all below it, of any modes and depth.
 
-    What a directory in it holds is moved up, so that no path grows long; what cannot be removed stays.
+    What a directory in it holds is moved up, so that no path grows long.  No link is followed, also where a process
+    that is left changes names meanwhile; after ``REMOVE`` seconds it is left as it is then.
+
+    Returns:
+        Nothing is there any more.
     """
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         top = os.open(path, flags)
+    except FileNotFoundError:
+        return True
     except OSError:
-        return
-    number = 0
+        return False
+    end, number, failed = time.monotonic() + REMOVE, 0, 0
     try:
-        while names := os.listdir(top):
-            before = number
+        while time.monotonic() < end and failed < len(names := _some(top)):
+            failed = 0
             for name in names:
-                try:
-                    os.unlink(name, dir_fd=top)
-                    number += 1
-                    continue
-                except OSError:
-                    pass
-                try:
-                    os.chmod(name, 0o700, dir_fd=top)
-                    fd = os.open(name, flags, dir_fd=top)
-                    try:
-                        for below_it in os.listdir(fd):
-                            number += 1
-                            os.rename(below_it, f".{number}.removed", src_dir_fd=fd, dst_dir_fd=top)
-                    finally:
-                        os.close(fd)
-                    os.rmdir(name, dir_fd=top)
-                    number += 1
-                except OSError:
-                    continue
-            if number == before:
-                return
+                number += 1
+                if not _remove_one(top, name, number):
+                    failed += 1
         os.rmdir(path)
     except OSError:
-        return
+        return False
     finally:
         os.close(top)
+    return True
+
+
+def _some(directory: int) -> list[str]:
+    """Names in it, ``AT_ONCE`` at most: it may hold any number."""
+    with os.scandir(directory) as entries:
+        return [entry.name for entry, _ in zip(entries, range(AT_ONCE), strict=False)]
+
+
+def _remove_one(top: int, name: str, number: int) -> bool:
+    """Remove a name in ``top``; of a directory that holds something, that is moved up.  False: nothing was done."""
+    try:
+        os.unlink(name, dir_fd=top)
+        return True
+    except OSError:
+        pass
+    try:
+        place = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=top)
+    except OSError:
+        return False
+    moved = False
+    try:
+        os.chmod(f"/proc/self/fd/{place}", 0o700)  # what is open, and not what has the name by now
+        fd = os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for count, below_it in enumerate(_some(fd)):
+                os.rename(below_it, f".{number}.{count}.removed", src_dir_fd=fd, dst_dir_fd=top)
+                moved = True
+        finally:
+            os.close(fd)
+        os.rmdir(name, dir_fd=top)
+    except OSError:
+        return moved
+    finally:
+        os.close(place)
+    return True

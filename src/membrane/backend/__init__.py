@@ -32,11 +32,12 @@ from ..value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any, Literal, Self
 
     from ..events import Binding, Process
-    from ..plan.model import HostFacts, MountOp, SandboxPlan
+    from ..host.supervised_names import Judge
+    from ..plan.model import HeldTree, HostFacts, MountOp, SandboxPlan
     from ..policy.model import Policy
 
     # One command; any number, each in a view and processes of its own; any number that share both.
@@ -64,6 +65,13 @@ class Broken(News):
     """The cell cannot keep its promise any more, and the run has to end.  ``why``: a sentence for the caller."""
 
     why: str
+
+
+class Refused(News):
+    """The command may not make, change or remove a name, or connect to a unix socket; ``reason``: of the policy."""
+
+    path: str
+    reason: str
 
 
 class Waiting(News):
@@ -240,6 +248,10 @@ class Cell(ABC):
         Raises:
             HostError: what was begun has ended.
         """
+
+    def hold(self, trees: Sequence[HeldTree]) -> None:
+        """Hand over, before ``fill``, what is held in writable trees; of use where the backend makes names itself."""
+        del trees  # natively the tracer is asked
 
     @abstractmethod
     def sockets(self) -> tuple[str, list[tuple[str, int]]]:
@@ -512,10 +524,13 @@ def default() -> Backend:
     return Native()
 
 
-def named(name: str) -> Backend:
-    """The backend that a policy names (key ``backend``); it is never taken instead of another one."""
+def named(name: str, judges: Callable[[Sequence[HeldTree]], Judge] | None = None) -> Backend:
+    """The backend that a policy names (key ``backend``); it is never taken instead of another one.
+
+    ``judges``: makes what says which names may be made, for a backend that makes them itself.
+    """
     if name == "landlock":
         from .landlock import Inside
 
-        return Inside()
+        return Inside(judges)
     return default()

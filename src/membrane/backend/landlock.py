@@ -19,6 +19,7 @@ from __future__ import annotations
 import _socket
 import os
 import select
+import stat
 
 from ..errors import HostError, InternalError, PolicyError
 from ..events import Binding
@@ -30,34 +31,67 @@ from ..host.start import Late
 from ..messages import Failure
 from ..plan.model import File, Listen
 from ..plan.mounts import MASK_SOURCE
-from . import Backend, Broken, Cell, Ended
-from .native import Native, NativeCommand
+from . import Backend, Broken, Cell, Ended, Refused
+from .native import Native, NativeCommand, told
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any, Literal
 
     from ..events import Process
     from ..host.start import Start
+    from ..host.supervised_names import Judge
     from ..messages import Message
-    from ..plan.model import HostFacts, MountOp, SandboxPlan
+    from ..plan.model import HeldTree, HostFacts, MountOp, SandboxPlan
     from ..policy.model import Policy
     from . import Commands, News, SharedCommand, TraceHandle
 else:
     import _signal
 
 BACKLOG = 4096
-SHOWN = 8  # directories in a line of the receipt
 REAP = 10.0  # seconds for the keeper to end everything, before it is killed and we do
 _IP_PKTINFO = 8
 
 
-class Inside(Backend):
-    """The same kernel, as a container's process may use it; see ``Backend``."""
+def _directory(session: str) -> str:
+    return f"/tmp/.membrane-{session}"  # noqa: S108 - the name is 64 bits of chance
 
-    def __init__(self) -> None:
+
+def collect(session: str, workspace: str) -> list[str]:
+    """Remove what a session has left whose supervisor and keeper were killed both.
+
+    Args:
+        session: one that is dead.
+        workspace: it ran there.
+
+    Returns:
+        The directories that were removed.
+    """
+    places = [_directory(session)]
+    if workspace:
+        places.append(f"{os.path.realpath(workspace)}/.git/objects/membrane-{session}")
+    out = []
+    for place in places:
+        try:
+            status = os.lstat(place)
+        except OSError:
+            continue
+        if status.st_uid == os.geteuid() and stat.S_ISDIR(status.st_mode) and inside.remove(place):
+            out.append(place)
+    return out
+
+
+class Inside(Backend):
+    """The same kernel, as a container's process may use it; see ``Backend``.
+
+    Args:
+        judges: makes, in the keeper, what says which names may be made; None: all may be.
+    """
+
+    def __init__(self, judges: Callable[[Sequence[HeldTree]], Judge] | None = None) -> None:
+        self._judges = judges
         self._cell: InsideCell | None = None
 
     def begin(self) -> None:
@@ -102,7 +136,7 @@ class Inside(Backend):
                 f"the kernel's Landlock has ABI {version}, and TCP is refused from ABI {landlock.SUPERVISED} on",
                 fix=("run on Linux 6.7 or newer, with landlock in lsm=",),
             )
-        self._cell = InsideCell(Start(plan, argv, terminal, session, umask, "", commands))
+        self._cell = InsideCell(Start(plan, argv, terminal, session, umask, "", commands), self._judges)
         return self._cell
 
 
@@ -114,10 +148,12 @@ class InsideCommand(NativeCommand):
     """
 
     def read(self) -> News:
-        news = super().read()
-        return (
-            Broken("the keeper of the command was killed; the command was ended") if isinstance(news, Ended) else news
-        )
+        message = self._channel.receive()
+        if isinstance(message, m.NameRefused):
+            return Refused(message.path, message.reason)
+        if message is None:
+            return Broken("the keeper of the command was killed; the command was ended")
+        return told(message)
 
 
 class InsideCell(Cell):
@@ -125,14 +161,16 @@ class InsideCell(Cell):
 
     Args:
         start: what it is to run.
+        judges: as of ``Inside``.
     """
 
     traces = False
 
-    def __init__(self, start: Start) -> None:
+    def __init__(self, start: Start, judges: Callable[[Sequence[HeldTree]], Judge] | None) -> None:
         self._start = start
+        self._trees: tuple[HeldTree, ...] = ()
         self.terminal, self.kept, self.reads = -1, {}, None
-        self.directory = f"/tmp/.membrane-{start.session}"  # noqa: S108 - the name is 64 bits of chance
+        self.directory = _directory(start.session)
         os.mkdir(self.directory, 0o700)
         for name in ("tmp", "home", "files", "doors"):
             os.mkdir(f"{self.directory}/{name}", 0o700)
@@ -142,7 +180,9 @@ class InsideCell(Cell):
         self._dns = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM | _socket.SOCK_CLOEXEC)
         self._dns.setsockopt(_socket.IPPROTO_IP, _IP_PKTINFO, 1)
         self._dns.bind(("127.0.0.1", 0))
-        self._destinations, sender = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET | _socket.SOCK_CLOEXEC)
+        kind = _socket.SOCK_SEQPACKET | _socket.SOCK_CLOEXEC
+        self._destinations, sender = _socket.socketpair(_socket.AF_UNIX, kind)
+        self._datagrams, teller = _socket.socketpair(_socket.AF_UNIX, kind)
         self._doors: list[int] = []
         doors = {}
         for number, op in enumerate(op for op in start.plan.mounts if isinstance(op, Listen)):
@@ -155,10 +195,10 @@ class InsideCell(Cell):
         self._channel = ours
         self.command = InsideCommand(ours)
         self._command_pid = 0
-        self._closed: list[str] = []
         sc.prctl(sc.PR_SET_CHILD_SUBREAPER, 1)
         supervisor = os.getpid()
-        made = inside.Inside(self.directory, self._listener.getsockname()[1], self._dns.getsockname()[1], sender, doors)
+        ports = self._listener.getsockname()[1], self._dns.getsockname()[1]
+        made = inside.Inside(self.directory, *ports, sender, teller, doors, judges)
         mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, HELD_DURING_FORK)
         try:
             self.pid = os.fork()
@@ -168,10 +208,11 @@ class InsideCell(Cell):
             _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
         theirs.close()
         sender.close()
+        teller.close()
         self._handle = os.pidfd_open(self.pid)
 
     def _become_keeper(self, channel: Channel, made: inside.Inside, supervisor: int) -> None:
-        for fd in (self._listener, self._dns, self._destinations):
+        for fd in (self._listener, self._dns, self._destinations, self._datagrams):
             fd.close()
         for door in self._doors:
             os.close(door)
@@ -181,6 +222,9 @@ class InsideCell(Cell):
     def grant(self) -> None:
         pass  # there is nothing that takes more rights than the keeper has
 
+    def hold(self, trees: Sequence[HeldTree]) -> None:
+        self._trees = tuple(trees)
+
     def fill(self, ops: Sequence[MountOp], environment: Sequence[tuple[str, str]]) -> None:
         for op in ops:
             place = self._own(op.target)
@@ -189,9 +233,10 @@ class InsideCell(Cell):
                 with open(place, "xb") as file:
                     file.write(op.content)
         own = [(name, self._own(value)) for name, value in environment]
-        self._closed = inside.closed((*self._start.plan.mounts, *ops))
         try:
-            self._channel.send(m.Fill(Late(tuple(op for op in ops if not isinstance(op, File)), tuple(own))))
+            self._channel.send(
+                m.Fill(Late(tuple(op for op in ops if not isinstance(op, File)), tuple(own), self._trees))
+            )
         except OSError:
             self._raise_early_end()
 
@@ -204,7 +249,10 @@ class InsideCell(Cell):
         return f"{before}{self.directory}/{below}{rest}"
 
     def sockets(self) -> tuple[str, list[tuple[str, int]]]:
-        pairs = (("tcp4-named", self._listener), ("dns4", self._dns), ("destinations", self._destinations))
+        pairs = (
+            *(("tcp4-named", self._listener), ("dns4", self._dns)),
+            *(("destinations", self._destinations), ("datagrams", self._datagrams)),
+        )
         return "sockets made by the supervisor", [(role, socket.detach()) for role, socket in pairs]
 
     def listeners(self, count: int) -> list[int]:
@@ -226,12 +274,7 @@ class InsideCell(Cell):
         from ..host.readback import confined
 
         said = f"ABI {landlock.abi()}: files, and no TCP right, which the command has tried"
-        found = confined(self._command_pid, self._start.plan.uid, said)
-        if not self._closed:
-            return found
-        more = f" and {len(self._closed) - SHOWN} more" if len(self._closed) > SHOWN else ""
-        text = f"no new name can be made in {', '.join(self._closed[:SHOWN])}{more}, beside names that a rule covers"
-        return (*found, Binding("new names", text, "partial", True))
+        return confined(self._command_pid, self._start.plan.uid, said)
 
     def trace_handle(self) -> TraceHandle:
         raise InternalError("attach the tracer", "backend landlock has nothing to trace")

@@ -254,7 +254,7 @@ class NativeCommand(Command):
         return self._channel.fileno()
 
     def read(self) -> News:
-        return _news(self._channel.receive())
+        return told(self._channel.receive())
 
     def release(self) -> None:
         self._channel.send(m.Go())
@@ -285,7 +285,7 @@ class NativeSharedCommand(SharedCommand):
         if isinstance(message, m.Ready) and self.ended < 0:
             self._sender = self._channel.sender  # the kernel's word: it is what will be read back
             return Waiting()
-        return _news(message)
+        return told(message)
 
     def ready(self) -> tuple[Binding, ...]:
         from ..host.readback import read_back
@@ -334,7 +334,7 @@ class NativeSharedCommand(SharedCommand):
         self._channel.close()
 
 
-def _news(message: Message | None) -> News:
+def told(message: Message | None) -> News:
     """What pid 1, or a keeper, says about its command."""
     if isinstance(message, m.CommandExited):
         return Exited(message.status)

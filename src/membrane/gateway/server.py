@@ -12,7 +12,7 @@ Socket roles: ``tcp4`` ``tcp6`` (original destination by getsockname), ``tcp4-dn
 with PKTINFO), ``udp4:PORT`` ``udp6:PORT`` (the same), ``unix:N`` (a listening unix socket of the view for the policy's
 N-th rule, see ``messages.Setup``), ``exposed:PORT`` (a listener of the host's loopback for that port inside),
 ``refused`` (copies of packets that the namespace refused, see ``refused``), ``diag`` (see ``clients``), ``factory``
-(where sockets of the sandbox's namespace come from, see ``exposed``).
+(where sockets of the sandbox's namespace come from, see ``exposed``), ``datagrams`` (see ``destinations``).
 
 An exception that is not one connection's ends the process with status 1, and the session then kills the command.
 """
@@ -39,7 +39,7 @@ from .addresses import OwnAddresses
 from .broker import Broker
 from .budgets import Budget, Ledger
 from .clients import Clients
-from .destinations import Destinations
+from .destinations import Destinations, RefusedDatagrams
 from .dns import MOST_NAMES, Answerer, Names
 from .event_queue import EventQueue
 from .exposed import Exposed
@@ -461,7 +461,7 @@ class Service:
                 return
         deadline = time.monotonic() + _LAST_COUNT
         for role, socket in self._sockets:
-            if socket.family not in (AF_INET, AF_INET6, AF_UNIX) or role in ("factory", "destinations"):
+            if socket.family not in (AF_INET, AF_INET6, AF_UNIX) or role in ("factory", "destinations", "datagrams"):
                 continue
             lost = 0
             while time.monotonic() < deadline:
@@ -492,6 +492,8 @@ class Service:
             self._exposed.listen(socket, int(port))
         elif kind in ("factory", "destinations"):
             pass  # not served: it answers
+        elif kind == "datagrams":
+            RefusedDatagrams(self._reactor, socket, self._router, self._queue.emit)
         elif kind == "refused":
             queue = self._queue
             self._refused = RefusedPackets(self._reactor, socket, self._router, queue.emit, queue.lose, self._crashed)

@@ -13,7 +13,7 @@ the keeper is killed, and ends what is left then.  The keeper ends everything wh
 pidfd), and removes the sandbox's directory.
 
 Landlock has no "except": where something in a tree is hidden or read-only, what is beside it on the way is listed
-instead.  So in a directory that holds such a name no new one can be made; that is what the receipt says.
+instead.  What happens by name in a directory that holds such a name the keeper does itself (``supervised_names``).
 """
 
 from __future__ import annotations
@@ -24,31 +24,37 @@ import os
 import select
 import stat
 import struct
+import time
 
 from ..errors import HostError
 from ..plan.model import Bind, Mask, Overlay, ReadOnly
 from ..plan.mounts import inside
+from ..policy.reasons import HIDDEN, READ_ONLY
 from . import landlock, seccomp
 from . import messages as m
 from . import syscalls as sc
 from .channel import SIGCHLD, SIGCONT, SIGKILL, Step, run_child
 from .confine import give_up_privileges
 from .init import execute, set_limits
+from .supervised_names import Shared
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import NoReturn
 
-    from ..plan.model import MountOp
+    from ..plan.model import HeldTree, MountOp
     from .channel import Channel
     from .start import Start
     from .supervised import Sockets
+    from .supervised_names import Judge, Pool
 else:
     import _signal
 
 MOST_LISTED = 200_000  # names that are looked at to leave out those that a rule names
+REMOVE = 60.0  # seconds for a directory to be removed
+AT_ONCE = 4096  # names of a directory that are looked at together
 END_ROUNDS = 2000  # walks over the processes at most, until none is left
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx")
 _TIOCSCTTY, _TIOCSPTLCK, _TIOCGPTN = 0x540E, 0x40045431, 0x80045430
@@ -57,17 +63,29 @@ _TIOCSCTTY, _TIOCSPTLCK, _TIOCGPTN = 0x540E, 0x40045431, 0x80045430
 class Inside:
     """What the keeper needs beside the plan: the sandbox's private directory and its sockets.
 
-    ``tcp`` and ``dns``: ports of the gateway's sockets.  ``destinations``: the socket by which it gets them.
+    ``tcp`` and ``dns``: ports of the gateway's sockets.  ``destinations``: the socket by which it gets them, of
+    connections; ``datagrams``: the same of datagrams.
+    ``judges``: makes what says which names may be made, given what is held in the writable trees; None: all may.
     """
 
-    __slots__ = ("destinations", "directory", "dns", "doors", "tcp")
+    __slots__ = ("datagrams", "destinations", "directory", "dns", "doors", "judges", "tcp")
 
-    def __init__(self, directory: str, tcp: int, dns: int, destinations: _socket.socket, doors: dict[str, str]) -> None:
+    def __init__(
+        self,
+        directory: str,
+        tcp: int,
+        dns: int,
+        destinations: _socket.socket,
+        datagrams: _socket.socket,
+        doors: dict[str, str],
+        judges: Callable[[Sequence[HeldTree]], Judge] | None = None,
+    ) -> None:
         self.directory, self.tcp, self.dns = directory, tcp, dns
-        self.destinations, self.doors = destinations, doors
+        self.destinations, self.datagrams = destinations, datagrams
+        self.doors, self.judges = doors, judges
 
 
-def grants(ops: Sequence[MountOp], directory: str) -> list[tuple[str, int]]:
+def grants(ops: Sequence[MountOp], directory: str) -> Shared:
     """Rules of Landlock for a view: every tree that is bound at its own place, less what is hidden in it.
 
     Args:
@@ -98,7 +116,38 @@ def grants(ops: Sequence[MountOp], directory: str) -> list[tuple[str, int]]:
     walk = _Walk(hidden, frozen)
     for tree, writable in trees:
         walk.add(os.path.realpath(tree), writable=writable)
-    return out + walk.out
+    denied: dict[str, str] = {path: str(READ_ONLY) for path in frozen}
+    denied.update((path, str(HIDDEN)) for path in hidden)
+    for op in ops:
+        if isinstance(op, (Mask, ReadOnly)):  # the link itself, where the name is one
+            above, _, name = op.target.rpartition("/")
+            reason = str(HIDDEN if isinstance(op, Mask) else READ_ONLY)
+            denied.setdefault(os.path.realpath(above or "/").rstrip("/") + "/" + name, reason)
+    return Shared(out + walk.out, walk.shared, denied)
+
+
+def pool(granted: Shared, directory: str) -> Pool | None:
+    """Inodes with a rule, for what is made in shared directories; None: nothing is, or no place for them is found.
+
+    They have to lie on the mount of those directories: in our own directory, or with a repository's objects, of which
+    git looks at none that it did not name.
+    """
+    from .supervised_names import POOL_FILES, Pool
+
+    files = 0 if all(granted.shared.values()) else POOL_FILES
+    name = os.path.basename(directory).removeprefix(".")
+    for shared in sorted(granted.shared):
+        for place in (f"{directory}/pool", f"{shared}/.git/objects/{name}", f"{shared}/objects/{name}"):
+            try:
+                above = os.path.dirname(place)
+                if os.path.realpath(above) != above or os.stat(above).st_dev != os.stat(shared).st_dev:
+                    continue
+                made = Pool(place, files)
+            except OSError:
+                continue
+            granted.rules += [(path, landlock.WRITE) for path in made.paths()]
+            return made
+    return None
 
 
 class _Walk:
@@ -106,6 +155,7 @@ class _Walk:
 
     def __init__(self, hidden: set[str], frozen: set[str]) -> None:
         self.out: list[tuple[str, int]] = []
+        self.shared: dict[str, bool] = {}  # as of ``Shared``
         self._hidden, self._frozen = hidden, frozen
         self._above = {parent for path in hidden | frozen for parent in _parents(path)}
         self._above_hidden = {parent for path in hidden for parent in _parents(path)}
@@ -121,6 +171,8 @@ class _Walk:
             if path not in (self._above if writes else self._above_hidden):
                 self.out.append((path, landlock.WRITE if writes else landlock.READ))
                 continue
+            if writes:
+                self.shared[path] = path not in self._above_hidden
             # Names of what is beside it may be listed; a rule holds for all below, so not where a directory is hidden.
             hides = any(parent == path for each in self._hidden if os.path.isdir(each) for parent in _parents(each))
             if path not in self._above_hidden:
@@ -144,14 +196,6 @@ class _Walk:
                 )
 
 
-def closed(ops: Sequence[MountOp]) -> list[str]:
-    """The directories that the command may write but make no new name in, the outermost first."""
-    trees = [os.path.realpath(op.target) for op in ops if isinstance(op, Bind) and op.writable]
-    names = [os.path.realpath(op.target) for op in ops if isinstance(op, (Mask, ReadOnly))]
-    above = {parent for name in names for parent in _parents(name)}
-    return sorted(path for path in above if any(inside(path, tree) for tree in trees))
-
-
 def _parents(path: str) -> list[str]:
     parts = path.split("/")[1:-1]
     return ["/", *("/" + "/".join(parts[:count]) for count in range(1, len(parts) + 1))]
@@ -170,9 +214,11 @@ def keeper(start: Start, channel: Channel, made: Inside, supervisor: int) -> NoR
     _signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     fill = channel.receive()
     if not isinstance(fill, m.Fill):
-        _end(1, made.directory)
+        _end(1, [made.directory])
     with Step(channel, "bind a file rule"):
-        rules = grants((*start.plan.mounts, *fill.late.ops), made.directory)
+        granted = grants((*start.plan.mounts, *fill.late.ops), made.directory)
+        ready = pool(granted, made.directory) if granted.shared else None
+    rules, own = granted.rules, [made.directory, *([ready.directory] if ready else [])]
     start = start.replace(plan=start.plan.replace(environment=fill.late.environment))
     slave = _terminal(channel) if any(start.terminal) else -1
     if slave >= 0:  # and no other one: those beside it are terminals of the same user outside
@@ -182,7 +228,7 @@ def keeper(start: Start, channel: Channel, made: Inside, supervisor: int) -> NoR
     pid = os.fork()
     if pid == 0:
         os.close(failed_exec)
-        run_child(lambda: _command(start, channel, theirs, rules, slave, exec_status), channel)
+        run_child(lambda: _command(start, channel, theirs, granted, slave, exec_status), channel)
     os.close(exec_status)
     theirs.close()
     if slave >= 0:
@@ -203,9 +249,13 @@ def keeper(start: Start, channel: Channel, made: Inside, supervisor: int) -> NoR
             tcp=made.tcp,
             dns=made.dns,
             destinations=made.destinations,
+            datagrams=made.datagrams,
             doors=made.doors,
             processes=lambda: below(os.getpid()),
-            writable=[path for path, rights in rules if rights == landlock.WRITE],
+            granted=granted,
+            pool=ready,
+            judge=None if made.judges is None else made.judges(fill.late.trees),
+            report=_Report(channel),
         )
     while True:
         for fd, events in epoll.poll():
@@ -215,7 +265,7 @@ def keeper(start: Start, channel: Channel, made: Inside, supervisor: int) -> NoR
                 else:
                     sockets.on[fd](events)
             elif fd == parent:
-                _end(1, made.directory)
+                _end(1, own)
             elif fd == failed_exec:  # until now the channel was the command's own
                 epoll.unregister(failed_exec)
                 os.close(failed_exec)
@@ -232,7 +282,7 @@ def keeper(start: Start, channel: Channel, made: Inside, supervisor: int) -> NoR
                         channel.send(m.CommandExited(status))
                     except OSError:
                         pass  # the supervisor has ended as well
-                    _end(0, made.directory)
+                    _end(0, own)
             elif fd == channel.fileno():
                 message = channel.receive()
                 if isinstance(message, m.SendSignal):
@@ -240,13 +290,34 @@ def keeper(start: Start, channel: Channel, made: Inside, supervisor: int) -> NoR
                 elif isinstance(message, m.Resume):
                     _to_group(pid, SIGCONT)
                 else:
-                    _end(1, made.directory)
+                    _end(1, own)
 
 
-def _end(status: int, directory: str) -> NoReturn:
-    """End the descendants, then remove the sandbox's directory: a supervisor that was killed does not."""
+MOST_REPORTED = 1024  # names that were refused
+
+
+class _Report:
+    """Tells the supervisor of each name that was refused once, so that a loop inside fills nothing outside."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._told: set[tuple[str, str]] = set()
+
+    def __call__(self, path: str, reason: str) -> None:
+        if len(self._told) >= MOST_REPORTED or (path, reason) in self._told:
+            return
+        self._told.add((path, reason))
+        try:
+            self._channel.send(m.NameRefused(path, str(reason)))
+        except OSError:
+            pass  # the supervisor has ended, and we are about to
+
+
+def _end(status: int, directories: Sequence[str]) -> NoReturn:
+    """End the descendants, then remove the sandbox's directories: a supervisor that was killed does not."""
     if end_all(os.getpid()):
-        remove(directory)
+        for directory in directories:
+            remove(directory)
     os._exit(status)
 
 
@@ -298,7 +369,7 @@ def _command(
     start: Start,
     channel: Channel,
     keeper_end: _socket.socket,
-    rules: Sequence[tuple[str, int]],
+    granted: Shared,
     slave: int,
     exec_status: int,
 ) -> None:
@@ -329,11 +400,11 @@ def _command(
         set_limits(plan.hardening.limits)
     sc.no_new_privs()
     with Step(channel, "apply Landlock"):
-        landlock.confine(rules)
+        landlock.confine(granted.rules)
         _try_network()
     with Step(channel, "install the seccomp filter"):
         refusing = seccomp.program(ids=(plan.uid, plan.gid, 1), machine=sc.MACHINE)
-        listener = sc.seccomp_listen(seccomp.supervised_program(sc.MACHINE))
+        listener = sc.seccomp_listen(seccomp.supervised_program(sc.MACHINE, granted.asks))
         sc.seccomp_set_filter(seccomp.group_program(sc.MACHINE))
         sc.seccomp_set_filter(refusing)
     with Step(channel, "drop capabilities"):
@@ -498,44 +569,68 @@ def end_orphans() -> bool:
     return False
 
 
-def remove(path: str) -> None:
-    """Remove a directory of ours and all below it, of any modes and depth, when no process changes it any more.
+def remove(path: str) -> bool:
+    """Remove a directory of ours and all below it, of any modes and depth.
 
-    What a directory in it holds is moved up, so that no path grows long; what cannot be removed stays.
+    What a directory in it holds is moved up, so that no path grows long.  No link is followed, also where a process
+    that is left changes names meanwhile; after ``REMOVE`` seconds it is left as it is then.
+
+    Returns:
+        Nothing is there any more.
     """
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         top = os.open(path, flags)
+    except FileNotFoundError:
+        return True
     except OSError:
-        return
-    number = 0
+        return False
+    end, number, failed = time.monotonic() + REMOVE, 0, 0
     try:
-        while names := os.listdir(top):
-            before = number
+        while time.monotonic() < end and failed < len(names := _some(top)):
+            failed = 0
             for name in names:
-                try:
-                    os.unlink(name, dir_fd=top)
-                    number += 1
-                    continue
-                except OSError:
-                    pass
-                try:
-                    os.chmod(name, 0o700, dir_fd=top)
-                    fd = os.open(name, flags, dir_fd=top)
-                    try:
-                        for below_it in os.listdir(fd):
-                            number += 1
-                            os.rename(below_it, f".{number}.removed", src_dir_fd=fd, dst_dir_fd=top)
-                    finally:
-                        os.close(fd)
-                    os.rmdir(name, dir_fd=top)
-                    number += 1
-                except OSError:
-                    continue
-            if number == before:
-                return
+                number += 1
+                if not _remove_one(top, name, number):
+                    failed += 1
         os.rmdir(path)
     except OSError:
-        return
+        return False
     finally:
         os.close(top)
+    return True
+
+
+def _some(directory: int) -> list[str]:
+    """Names in it, ``AT_ONCE`` at most: it may hold any number."""
+    with os.scandir(directory) as entries:
+        return [entry.name for entry, _ in zip(entries, range(AT_ONCE), strict=False)]
+
+
+def _remove_one(top: int, name: str, number: int) -> bool:
+    """Remove a name in ``top``; of a directory that holds something, that is moved up.  False: nothing was done."""
+    try:
+        os.unlink(name, dir_fd=top)
+        return True
+    except OSError:
+        pass
+    try:
+        place = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=top)
+    except OSError:
+        return False
+    moved = False
+    try:
+        os.chmod(f"/proc/self/fd/{place}", 0o700)  # what is open, and not what has the name by now
+        fd = os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for count, below_it in enumerate(_some(fd)):
+                os.rename(below_it, f".{number}.{count}.removed", src_dir_fd=fd, dst_dir_fd=top)
+                moved = True
+        finally:
+            os.close(fd)
+        os.rmdir(name, dir_fd=top)
+    except OSError:
+        return moved
+    finally:
+        os.close(place)
+    return True

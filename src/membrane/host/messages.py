@@ -186,6 +186,16 @@ class Ready(Message):
     listener: Fd | None
 
 
+class NameRefused(Message):
+    """What the command asked for was refused by its keeper; ``reason``: of the policy.
+
+    ``path``: absolute; of a unix socket also an abstract name, with a leading ``@``.
+    """
+
+    path: str
+    reason: str
+
+
 class JobStopped(Message):
     """The command was stopped from its terminal, and everything in the sandbox with it."""
 
@@ -241,6 +251,7 @@ TO_INSIDE = Table(
 FROM_INSIDE = Table(
     "from pid 1 or a keeper to the supervisor",
     *(Listening, DirectoryKept, ReadsWatched, TerminalMade, Ready, JobStopped, CommandExited, Failure),
+    NameRefused,
 )
 TO_FACTORY = Table("from the gateway to the launcher", MakeSocket)
 FROM_FACTORY = Table("from the launcher to the gateway", SocketMade)

@@ -118,6 +118,26 @@ class Listener:
             return False
         return True
 
+    def give(self, number: int, fd: int, *, close_on_exec: bool) -> None:
+        """End the call with our descriptor ``fd``, whose number it returns; ours is closed before it does.
+
+        A copy of ours that is open for writing a moment longer would have execve(2) fail (ETXTBSY).  The call has to
+        be one that only a fatal signal ends (``seccomp_listen``): otherwise the descriptor would stay without it.
+
+        Raises:
+            OSError: EMFILE, the caller may have no more.
+        """
+        flags = os.O_CLOEXEC if close_on_exec else 0
+        try:
+            value = fcntl.ioctl(self.fd, _ADD_FD, bytearray(struct.pack("=QIIII", number, 0, fd, 0, flags)), True)
+        except OSError as failed:
+            if failed.errno != errno.ENOENT:
+                raise
+            return
+        finally:
+            os.close(fd)
+        self.finish(number, value)
+
     def valid(self, number: int) -> bool:
         """Whether the call is still pending, and so its thread id its own (SECCOMP_IOCTL_NOTIF_ID_VALID)."""
         try:

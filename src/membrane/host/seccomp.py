@@ -287,12 +287,21 @@ _SHARED_OPTIONS = (15, 25, 62)
 _TIOCGPTPEER = 0x5441
 
 
-def supervised_program(machine: str) -> bytes:
+# Names in directories that Landlock leaves to the listener (``host.supervised_names``).
+_BY_NAME = (
+    *("mkdir", "mkdirat", "rmdir", "unlink", "unlinkat", "rename", "renameat", "renameat2", "link", "linkat"),
+    *("symlink", "symlinkat", "mknod", "mknodat", "creat", "truncate"),
+)
+
+
+def supervised_program(machine: str, names: str = "") -> bytes:
     """Assemble the second filter of a sandbox without namespaces: who makes a socket, and what is done with its
     addresses, is the business of the listener (``host.supervised``); what belongs to the whole container is refused.
 
     Args:
         machine: ``uname -m``: x86_64 or aarch64.
+        names: "writes": the listener is asked for names that are made, moved and removed, and opens that may write;
+            "reads": for every open as well; empty: for neither.
 
     Raises:
         HostError: no call numbers for this machine.
@@ -303,7 +312,10 @@ def supervised_program(machine: str) -> bytes:
         (_EQUAL, _ARCHITECTURES[machine], "", "ENOSYS"),
         (_LOAD, _NUMBER, "", ""),
     ]
-    asked = [name for name in ("socket", *_SUPERVISED, *_METADATA) if NUMBERS[name][column] >= 0]
+    wanted = ["socket", *_SUPERVISED, *_METADATA, *(_BY_NAME if names else ()), *(_OPENS if names == "reads" else ())]
+    asked = [name for name in wanted if NUMBERS[name][column] >= 0]
+    opens = [name for name in _OPENS if NUMBERS[name][column] >= 0 and names == "writes"]
+    code += [(_EQUAL, NUMBERS[name][column], name, "") for name in opens]
     code += [(_EQUAL, NUMBERS[name][column], "notify", "") for name in asked]
     never = [name for name in (*_SHARED_IPC, *_OTHER_METADATA) if NUMBERS[name][column] >= 0]
     code += [(_EQUAL, NUMBERS[name][column], "ENOSYS", "") for name in never]
@@ -312,6 +324,9 @@ def supervised_program(machine: str) -> bytes:
     code += [(_EQUAL, NUMBERS[name][column], name, "") for name, _everybody in _BY_KIND]
     labels = {"allow": len(code)}
     code.append((_RETURN, _ALLOW, "", ""))
+    for name in opens:
+        labels[name] = len(code)
+        code += [_load(_OPENS[name])[1], (_ANY_BIT, _WRITES, "notify", ""), (_RETURN, _ALLOW, "", "")]
     labels["ioctl"] = len(code)
     code.append(_load(1)[1])
     code += [(_EQUAL, request, "EPERM", "") for request in _FILE_REQUESTS]
@@ -358,7 +373,7 @@ def supervised_program(machine: str) -> bytes:
 def supervised_calls(machine: str) -> dict[int, str]:
     """Number and name of every call that ``supervised_program`` may tell of."""
     column = _column(machine)
-    names = ("socket", *_SUPERVISED, *_METADATA, "sendto", "recvfrom", "setsockopt", "ioctl")
+    names = ("socket", *_SUPERVISED, *_METADATA, "sendto", "recvfrom", "setsockopt", "ioctl", *_BY_NAME, *_OPENS)
     return {NUMBERS[name][column]: name for name in names if NUMBERS[name][column] >= 0}
 
 

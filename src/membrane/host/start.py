@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..plan import model
-from ..plan.model import HardeningPlan, NetworkPlan, SandboxPlan
+from ..plan.model import HardeningPlan, HeldTree, NetworkPlan, SandboxPlan
 from ..policy.model import Limits
 from ..value import Layout, Value
 
@@ -36,10 +36,12 @@ class Late(Value):
     """What is known only when the view is being built already.
 
     ``ops``: over what the workspace's rules name; nothing in them is a link that was followed.
+    ``trees``: of a backend that makes names itself.
     """
 
     ops: tuple[MountOp, ...]
     environment: tuple[tuple[str, str], ...] = ()
+    trees: tuple[HeldTree, ...] = ()
 
 
 class Job(Value):
@@ -70,7 +72,7 @@ _OPS = (
     model.Keep,
 )
 START = Layout("start", *_OPS, NetworkPlan, Limits, HardeningPlan, SandboxPlan, Start)
-LATE = Layout("late", *_OPS, Late)
+LATE = Layout("late", *_OPS, HeldTree, Late)
 JOB = Layout("job", Job)
 
 

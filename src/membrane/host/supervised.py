@@ -37,10 +37,12 @@ import os
 import select
 import struct
 
+from ..policy.reasons import SOCKET_NOT_ALLOWED
 from . import seccomp
 from . import syscalls as sc
 from .notify import Listener
 from .supervised_files import Metadata
+from .supervised_names import Names
 from .unixsockets import device_of_mount
 
 TYPE_CHECKING = False
@@ -48,9 +50,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from .notify import Call
+    from .supervised_names import Judge, Pool, Shared
 
 MOST_HELD = 2048  # duplicates of sockets that were not connected yet
 MOST_NAMED = 65536  # connected sockets whose destination can be asked for (getpeername(2))
+MOST_TOLD = 1024  # places of datagrams
 LONGEST_DATAGRAM = 65507  # bytes: UDP over IPv4
 _LONGEST_ADDRESS = 128  # bytes: struct sockaddr_storage
 _TYPE, _CLOEXEC, _NONBLOCK = 0xF, 0o2000000, 0o4000
@@ -116,9 +120,10 @@ class Sockets:
         tcp: port of the gateway's listener on 127.0.0.1.
         dns: port of its answerer, the same.
         destinations: takes a line for each connection.
+        datagrams: takes a line for each place where datagrams were meant to go, but for DNS.
         doors: unix sockets of rules, and the listener of ours that stands for each.
         processes: the sandbox's processes now.
-        writable: paths below which the command may change files, for ``supervised_files``.
+        granted, pool, judge, report: as of ``supervised_names.Names``.
     """
 
     def __init__(
@@ -129,21 +134,29 @@ class Sockets:
         tcp: int,
         dns: int,
         destinations: _socket.socket,
+        datagrams: _socket.socket,
         doors: dict[str, str],
         processes: Callable[[], Iterable[int]],
-        writable: Iterable[str],
+        granted: Shared,
+        pool: Pool | None,
+        judge: Judge | None,
+        report: Callable[[str, str], None],
     ) -> None:
         self.on: dict[int, Callable[[int], None]] = {}
         self._listener, self._epoll = Listener(listener), epoll
         self._tcp, self._dns, self._destinations = tcp, dns, destinations
         self._doors, self._processes = doors, processes
-        self._metadata = Metadata(writable, self._read)
+        self._names = Names(granted, pool, self._listener, self._read, judge, report)
+        self._metadata = Metadata(self._names.may_change, self._read)
         destinations.setblocking(False)
+        datagrams.setblocking(False)
+        self._datagrams, self._told, self._report = datagrams, set[tuple[bytes, int]](), report
         self._most = max(16, min(MOST_HELD, (sc.open_files() - 64) // 4))
         self._sockets: dict[int, Held] = {}
         self._ports: dict[int, int] = {}  # bound inside: the inode of the socket
         self._held = 0
         self._calls = seccomp.supervised_calls(sc.MACHINE)
+        self._handlers: dict[str, Callable[[Call], int | None]] = {}
         self._watch(listener, lambda _events: self._answer())
 
     # ------------------------------------------------------------ one call
@@ -155,7 +168,11 @@ class Sockets:
         number = call[0]
         try:
             name = self._calls[call[2]]
-            handler = getattr(self, f"_on_{name}", None) or getattr(self._metadata, f"on_{name}")
+            handler = self._handlers.get(name)
+            if handler is None:
+                others = (getattr(each, f"on_{name}", None) for each in (self._metadata, self._names))
+                handler = getattr(self, f"_on_{name}", None) or next(each for each in others if each)
+                self._handlers[name] = handler
             value = handler(call)
             if value is None:
                 self._listener.answer(number, 0)
@@ -494,13 +511,16 @@ class Sockets:
     def _connect_unix(self, call: Call, held: Held, raw: bytes) -> int:
         path = raw[2:].partition(b"\0")[0]
         if not path:
-            raise _Refused(errno.ECONNREFUSED)  # abstract names are the container's
+            name = "@" + os.fsdecode(raw[3:].partition(b"\0")[0])
+            self._report(name, str(SOCKET_NOT_ALLOWED))  # abstract names are the container's
+            raise _Refused(errno.ECONNREFUSED)
         if not path.startswith(b"/"):
             path = os.fsencode(os.readlink(f"/proc/{call[1]}/cwd")) + b"/" + path
         door = self._doors.get(os.path.normpath(os.fsdecode(path)))
         place = os.open(door or path, os.O_PATH | os.O_CLOEXEC)
         try:
             if not door and bound_to(place) not in self._sockets:
+                self._report(os.readlink(f"/proc/self/fd/{place}"), str(SOCKET_NOT_ALLOWED))
                 raise _Refused(errno.EACCES)
             assert held.socket is not None
             blocking = os.get_blocking(held.socket.fileno())
@@ -552,12 +572,15 @@ class Sockets:
         self._ask(held, data, held.peer)
 
     def _ask(self, held: Held, data: bytes, raw: bytes) -> None:
-        """Pass a datagram to port 53 on; every other goes nowhere."""
+        """Pass a datagram to port 53 on; every other goes nowhere, and its place is told once."""
         try:
-            _address, port = internet(raw, held.family)
+            address, port = internet(raw, held.family)
         except _Refused:
             return
         if port != _DNS:
+            if (address, port) not in self._told and len(self._told) < MOST_TOLD:
+                self._told.add((address, port))
+                self._tell(address, port)
             return
         if held.way is None:
             way = _socket.socket(_AF_INET, _DGRAM)
@@ -569,6 +592,13 @@ class Sockets:
             held.way.send(data)
         except OSError:
             pass  # it is lost, as datagrams are
+
+    def _tell(self, address: bytes, port: int) -> None:
+        text = _socket.inet_ntop(_AF_INET if len(address) == 4 else _AF_INET6, address)
+        try:
+            self._datagrams.send(f"{text} {port}".encode("ascii"))
+        except OSError:
+            pass  # more at once than anybody reads
 
     def _answered(self, held: Held) -> None:
         assert held.way is not None and held.ours is not None

@@ -5,8 +5,8 @@ Theory of operation
 Landlock has no right for chmod(2), chown(2), utimensat(2) and setxattr(2) (Documentation/userspace-api/landlock.rst,
 "Current limitations"): it refuses none of them, on whichever file the caller owns.  So the command's filter asks, and
 ``Metadata`` does what was asked: it opens the file as the process would (O_PATH), and what that is, and not its name,
-is judged and changed.  The file has to be below a path that the command may write.  Nothing is let go on, so nothing
-that changes during the call counts.
+is judged and changed.  The file has to be one that the command may write (``supervised_names.Names``).  Nothing is let
+go on, so nothing that changes during the call counts.
 
 The keeper has no capability either (``inside.keeper``), so it may what the command might.
 """
@@ -17,16 +17,16 @@ import errno
 import os
 
 from . import syscalls as sc
+from .supervised_names import PATH_MAX, text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from .notify import Call
 
 LARGEST_VALUE = 65536  # bytes of an extended attribute (linux/limits.h, XATTR_SIZE_MAX)
 LONGEST_NAME = 256  # bytes of its name, with the NUL
-PATH_MAX = 4096
 _AT_FDCWD, _AT_SYMLINK_NOFOLLOW, _AT_EMPTY_PATH = 0xFFFFFF9C, 0x100, 0x1000
 _SELF = b"/proc/self/"
 
@@ -35,12 +35,12 @@ class Metadata:
     """The calls on metadata of one sandbox; each method takes a call and gives the value that it returns.
 
     Args:
-        writable: paths below which the command may change files.
+        may: says of a file's path and status whether the command may change it.
         read: bytes of the caller's memory: call, address, size; fewer where it ends.
     """
 
-    def __init__(self, writable: Iterable[str], read: Callable[[Call, int, int], bytes]) -> None:
-        self._writable = frozenset(writable)
+    def __init__(self, may: Callable[[str, os.stat_result], bool], read: Callable[[Call, int, int], bytes]) -> None:
+        self._may = may
         self._read = read
 
     def on_chmod(self, call: Call) -> int:
@@ -101,7 +101,7 @@ class Metadata:
         try:
             if call[6] > LARGEST_VALUE:
                 raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
-            name, value = self._text(call, call[4], LONGEST_NAME), self._exactly(call, call[5], call[6])
+            name, value = text(self._read, call, call[4], LONGEST_NAME), self._exactly(call, call[5], call[6])
         except BaseException:
             os.close(place)
             raise
@@ -109,7 +109,7 @@ class Metadata:
 
     def _remove(self, call: Call, place: int) -> int:
         try:
-            name = self._text(call, call[4], LONGEST_NAME)
+            name = text(self._read, call, call[4], LONGEST_NAME)
         except BaseException:
             os.close(place)
             raise
@@ -120,19 +120,12 @@ class Metadata:
         try:
             path = os.readlink(f"/proc/self/fd/{place}")
             memory = path.startswith("/memfd:") and not os.stat(f"/proc/self/fd/{place}").st_nlink
-            if path.startswith("/") and not memory and not self._may(path):
+            if path.startswith("/") and not memory and not self._may(path, os.fstat(place)):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
             change(f"/proc/self/fd/{place}")
         finally:
             os.close(place)
         return 0
-
-    def _may(self, path: str) -> bool:
-        while path not in self._writable:
-            if path in ("/", ""):
-                return False
-            path = path.rpartition("/")[0] or "/"
-        return True
 
     # ------------------------------------------------------------ what is meant
 
@@ -141,7 +134,7 @@ class Metadata:
         return os.open(f"/proc/{call[1]}/fd/{number & 0x7FFFFFFF}", os.O_PATH | os.O_CLOEXEC)
 
     def _open(self, call: Call, directory: int, at: int, flags: int = 0, *, follow: bool = True) -> int:
-        path = self._text(call, at, PATH_MAX)
+        path = text(self._read, call, at, PATH_MAX)
         directory &= 0xFFFFFFFF
         if not path and flags & _AT_EMPTY_PATH and directory != _AT_FDCWD:
             return self._opened(call, directory)
@@ -169,20 +162,10 @@ class Metadata:
         not, leads to pipes, sockets and memory of processes outside.
         """
         path = os.readlink(f"/proc/self/fd/{place}")
-        if path.startswith("/") and self._may(path):
+        if path.startswith("/") and self._may(path, os.fstat(place)):
             return place
         os.close(place)
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-
-    def _text(self, call: Call, at: int, longest: int) -> bytes:
-        out = b""
-        while len(out) < longest:  # a page that is not there must not spoil the one before
-            piece = self._read(call, at + len(out), min(longest - len(out), 4096 - (at + len(out)) % 4096))
-            end = piece.find(b"\0")
-            if end >= 0:
-                return out + piece[:end]
-            out += piece
-        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
 
     def _exactly(self, call: Call, at: int, size: int) -> bytes:
         return self._read(call, at, size) if size else b""

@@ -40,14 +40,14 @@ WEAKER = (
         "watches",
         "inotify(7) on directories outside of the view tells the names that change in them, not their contents",
     ),
-    ("udp", "only DNS, which is answered here; other datagrams go nowhere, without an event"),
+    ("udp", "only DNS, which is answered here; other datagrams go nowhere, with one event for each place"),
     ("record", "of the network and the session; not of files and programs"),
 )
 _PARTIAL = {
-    "hide": "Landlock: only what lies beside it is listed, so no new name can be made in the directories above it; "
-    "names that appear later are not hidden",
-    "readonly": "Landlock: listed read-only, so no new name can be made beside it; names that appear later are "
-    "moved away, not refused",
+    "hide": "Landlock: only what lies beside it is listed, and names beside it are made and opened by the supervisor; "
+    "names that appear later elsewhere are not hidden",
+    "readonly": "Landlock: listed read-only, and names beside it are made by the supervisor; names that appear later "
+    "elsewhere are moved away, not refused",
 }
 
 

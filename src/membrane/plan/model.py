@@ -270,6 +270,19 @@ class ReadOnly(Value):
     origin: str = ""
 
 
+class HeldTree(Value):
+    """What is held in a writable tree, for a backend that makes names itself.
+
+    ``rows``: effect and pattern of each path rule.  ``awaited``: paths that may not be made.  ``tips``: the commits
+    that its repository had before the run (``workspace.commits``).
+    """
+
+    root: str
+    rows: tuple[tuple[str, str], ...]
+    awaited: tuple[str, ...] = ()
+    tips: bytes = b""
+
+
 class Pin(Value):
     """Bound onto itself, writable: a mount point cannot be renamed or removed (EBUSY)."""
 

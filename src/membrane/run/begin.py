@@ -17,9 +17,11 @@ from .. import backend as backends
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from ..backend import Backend, Commands
+    from ..host.supervised_names import Judge
+    from ..plan.model import HeldTree
     from .prepare import PreparedRun, RunRequest
 
 
@@ -45,5 +47,11 @@ def begin(
         if backend is not None or wanted.policy.backend == "native":
             return PreparedRun(begun, wanted, commands)
         begun.give_up()
-    with backends.named(wanted.policy.backend) as other:
+    with backends.named(wanted.policy.backend, _judge) as other:
         return PreparedRun(other, wanted, commands)
+
+
+def _judge(trees: Sequence[HeldTree]) -> Judge:
+    from ..workspace.making import Making
+
+    return Making(trees)

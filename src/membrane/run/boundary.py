@@ -36,7 +36,7 @@ from ..host.facts import CAP_SYS_ADMIN, effective_capabilities, git_root, in_ini
 from ..host.private import make_private
 from ..plan import mounts
 from ..plan.build import identity, receipt
-from ..plan.model import Bind, File, Layer, Listen, ReadOnly
+from ..plan.model import Bind, File, HeldTree, Layer, Listen, ReadOnly
 from ..record import coverage
 from ..record import writer as record
 from ..tracer.process import Scope, Tracer
@@ -377,6 +377,13 @@ class Boundary(ABC):
         operations += self._beside
         operations += self._instructions(facts)
         operations += self._hold(facts, [root for root, _rules in roots])
+        if not cell.traces:  # no tracer refuses names before they are made
+            cell.hold(
+                [
+                    _held(root, rules, found, tips[root])
+                    for (root, rules), (_root, found) in zip(roots, scans, strict=True)
+                ]
+            )
         cell.fill(operations, self.plan.environment)
         if not self.plan.trust:
             self._take_sockets(facts, b"")
@@ -1009,6 +1016,11 @@ class Boundary(ABC):
     def _left_behind(self) -> list[str]:
         """Protected names that the command made and that are still there."""
         return [path for guard in self.guards for path in (*guard.left, *guard.kept)]
+
+
+def _held(root: str, rules: Iterable[PathRule], found: ScanResult, tips: bytes) -> HeldTree:
+    awaited = (f"{root}/{path}" for path, _ in zip(found.index.missing, range(MOST_AWAITED), strict=False))
+    return HeldTree(root, tuple((rule.effect, rule.text) for rule in rules), tuple(awaited), tips)
 
 
 def _unguarded(guard: Guard | Late) -> str:

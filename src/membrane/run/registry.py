@@ -6,7 +6,7 @@ Each session holds one file ``$MEMBRANE_HOME/run/ID`` with an exclusive flock(2)
 The kernel drops the lock whatever ends the supervisor, so "the lock can be taken" is the one proof that a session
 is dead; pids and names prove nothing.  Readers test with a shared lock: two of them must not take each other for the
 session.  A dead session's record is all that it can leave: mounts, processes and sockets belong to namespaces that
-died with it.
+died with it.  Without namespaces it may leave directories as well (``backend.landlock``).
 """
 
 from __future__ import annotations
@@ -219,5 +219,15 @@ def _collect(state: str) -> Iterator[str]:
             os.unlink(door_of(state, os.path.basename(path)))
         except FileNotFoundError:
             pass  # it listened to no one
+        yield from (f"directory {place}" for place in _left(os.path.basename(path), record))
         about = f" ({record.command[0]} in {record.workspace})" if record and record.command else ""
         yield f"session record {os.path.basename(path)}{about}"
+
+
+def _left(session: str, record: SessionRecord | None) -> list[str]:
+    """Remove the directories of a session that had no namespaces; those that were removed."""
+    if not session.isalnum() or not os.path.lexists(f"/tmp/.membrane-{session}"):  # noqa: S108
+        return []
+    from ..backend.landlock import collect
+
+    return collect(session, record.workspace if record else "")

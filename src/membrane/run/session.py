@@ -18,7 +18,7 @@ import os
 import select
 import time
 
-from ..backend import Broken, Ended, Exited, Failed, Stopped
+from ..backend import Broken, Ended, Exited, Failed, Refused, Stopped
 from ..errors import HostError, MembraneError
 from ..escaping import escape
 from ..events import AccessDenied
@@ -271,6 +271,23 @@ class Session(Boundary):
             self.wait_status = SIGKILL
         elif isinstance(news, Broken) and self.wait_status is None:
             self.failure = news.why
+        elif isinstance(news, Refused):
+            self._report_refusal(news)
+
+    def _report_refusal(self, news: Refused) -> None:
+        from ..events import access_as_data
+        from ..policy.decide import Decider
+        from ..policy.model import PathAccess, SocketAccess
+        from ..policy.reasons import REASONS, SOCKET_NOT_ALLOWED
+
+        shown = news.path.removeprefix(self.prepared.facts.workspace.rstrip("/") + "/")
+        socket = news.reason == SOCKET_NOT_ALLOWED
+        access = SocketAccess(news.path) if socket else PathAccess(shown, "write")
+        verdict = Decider(self.policy).decide(access)
+        rule, hint = getattr(verdict, "rule", None), getattr(verdict, "hint", "") or None
+        where = None if rule is None else str(rule.origin)
+        reason = REASONS.get(news.reason, news.reason)
+        self.log.add(AccessDenied(access_as_data(access), reason, where, hint if socket else None, source="mount"))
 
     def _on_hook(self) -> None:
         self.hooks.readable(self)

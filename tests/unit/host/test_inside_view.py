@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from membrane.host import inside, landlock
 from membrane.plan.model import Bind, Mask, ReadOnly
 
@@ -22,7 +24,8 @@ def test_what_lies_beside_a_hidden_name_is_listed(tmp_path: Path) -> None:
     tree(tmp_path)
     top = str(tmp_path)
     ops = [Bind(top, top, writable=True), Mask(f"{top}/a/hidden", False), ReadOnly(f"{top}/frozen")]
-    rules = {path: rights for path, rights in inside.grants(ops, "/own") if path.startswith(top)}
+    granted = inside.grants(ops, "/own")
+    rules = {path: rights for path, rights in granted.rules if path.startswith(top)}
     assert rules == {
         top: landlock.LIST,
         f"{top}/a": landlock.LIST,
@@ -31,13 +34,14 @@ def test_what_lies_beside_a_hidden_name_is_listed(tmp_path: Path) -> None:
         f"{top}/c": landlock.WRITE,
         f"{top}/frozen": landlock.READ,
     }
-    assert inside.closed(ops) == [top, f"{top}/a"]
+    assert granted.shared == {top: False, f"{top}/a": False} and granted.asks == "reads"
+    assert granted.denied == {f"{top}/a/hidden": "hidden", f"{top}/frozen": "read-only"}
 
 
 def test_names_of_a_hidden_directory_are_not_listed(tmp_path: Path) -> None:
     tree(tmp_path)
     top = str(tmp_path)
-    rules = dict(inside.grants([Bind(top, top), Mask(f"{top}/a", True)], "/own"))
+    rules = dict(inside.grants([Bind(top, top), Mask(f"{top}/a", True)], "/own").rules)
     assert top not in rules and f"{top}/a" not in rules and f"{top}/a/beside" not in rules
     assert rules[f"{top}/c"] == landlock.READ
 
@@ -45,7 +49,7 @@ def test_names_of_a_hidden_directory_are_not_listed(tmp_path: Path) -> None:
 def test_an_inner_read_only_tree_stays_so_in_a_writable_one(tmp_path: Path) -> None:
     tree(tmp_path)
     top = str(tmp_path)
-    rules = dict(inside.grants([Bind(top, top, writable=True), Bind(f"{top}/a", f"{top}/a")], "/own"))
+    rules = dict(inside.grants([Bind(top, top, writable=True), Bind(f"{top}/a", f"{top}/a")], "/own").rules)
     assert rules[f"{top}/a"] == landlock.READ and rules[top] == landlock.READ and rules[f"{top}/c"] == landlock.WRITE
 
 
@@ -64,5 +68,49 @@ def test_a_deep_tree_of_any_modes_is_removed(tmp_path: Path) -> None:
     (top / "closed").mkdir()
     (top / "closed" / "file").write_text("x")
     (top / "closed").chmod(0)
-    inside.remove(str(top))
+    assert inside.remove(str(top))
     assert not top.exists() and (tmp_path / "kept").read_text() == "x"
+
+
+def test_a_wide_directory_is_removed_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inside, "AT_ONCE", 8)
+    (tmp_path / "own" / "d").mkdir(parents=True)
+    for number in range(100):
+        (tmp_path / "own" / f"f{number}").write_text("x")
+        (tmp_path / "own" / "d" / f"f{number}").write_text("x")
+    assert inside.remove(str(tmp_path / "own")) and not (tmp_path / "own").exists()
+    assert inside.remove(str(tmp_path / "own"))  # there is nothing
+
+
+def test_what_becomes_a_link_meanwhile_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name of a directory that is looked at changes into a link before its mode is set."""
+    outside = tmp_path / "outside"
+    outside.mkdir(mode=0o500)
+    (tmp_path / "own" / "d").mkdir(parents=True)
+    (tmp_path / "own" / "d" / "x").write_text("x")
+    chmod = os.chmod
+
+    def swapped(path: str, mode: int) -> None:
+        (tmp_path / "own" / "d").rename(tmp_path / "own" / "e")
+        (tmp_path / "own" / "d").symlink_to(outside)
+        monkeypatch.setattr(os, "chmod", chmod)
+        chmod(path, mode)
+
+    monkeypatch.setattr(os, "chmod", swapped)
+    assert inside.remove(str(tmp_path / "own"))
+    assert outside.stat().st_mode & 0o777 == 0o500
+
+
+def test_names_that_come_faster_than_they_go_end_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "0").write_text("x")
+    unlink, made = os.unlink, [0]
+
+    def one_more(name: str, *, dir_fd: int) -> None:
+        made[0] += 1
+        (tmp_path / "own" / str(made[0])).write_text("x")
+        unlink(name, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "unlink", one_more)
+    monkeypatch.setattr(inside, "REMOVE", 0.05)
+    assert not inside.remove(str(tmp_path / "own")) and made[0] > 0

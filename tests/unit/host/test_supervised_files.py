@@ -48,7 +48,7 @@ class Caller:
         for fd in (ready, begun):
             os.close(fd)
         self.memory: dict[int, bytes] = {}
-        self.files = Metadata((str(self.work),), self._read)
+        self.files = Metadata(lambda path, _status: path.startswith(f"{self.work}/"), self._read)
 
     def _read(self, call: Call, address: int, size: int) -> bytes:
         """As of a process whose memory is the pages of ``memory``."""

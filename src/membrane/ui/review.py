@@ -16,6 +16,7 @@ import os
 from ..changes import diff, review, store, terminal
 from ..errors import PolicyError
 from ..escaping import escape
+from ..run.project import here
 from . import show
 
 TYPE_CHECKING = False
@@ -39,7 +40,7 @@ def main(invocation: Invocation, state: str) -> int:
         HostError: the machine refused a step.
     """
     command = invocation.command.name
-    name, words = _chosen(invocation.words, state, _here())
+    name, words = _chosen(invocation.words, state, here())
     with store.take(state, name, f"membrane {command}") as held:
         only = [_relative(word, held.meta.workspace) for word in words]
         if command == "diff":
@@ -47,13 +48,6 @@ def main(invocation: Invocation, state: str) -> int:
         if command == "undo":
             return _undo(invocation, held)
         return _apply(invocation, held, only, state)
-
-
-def _here() -> str:
-    try:
-        return os.path.realpath(os.getcwd())
-    except OSError:
-        return "/"  # it is gone: in no workspace
 
 
 def _chosen(words: Sequence[str], state: str, here: str) -> tuple[str, list[str]]:

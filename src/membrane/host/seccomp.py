@@ -518,25 +518,3 @@ def _socket(unix: bool, raw_is_notified: bool, nested: bool) -> list[tuple[str, 
         ("protocol", _load(2)[1]),
         *_one_of(2, _PROTOCOLS, "allow", "EPROTONOSUPPORT")[1:],
     ]
-
-
-def describe(*, nested: bool = False, user_namespaces: bool = False, allow_ptrace: bool = True) -> list[str]:
-    """What the filter refuses, one line per kind, for ``membrane plan``."""
-    lines = [
-        f"other ABIs (32-bit, x32) and calls from {_FIRST_UNKNOWN} up: ENOSYS",
-        "socket: UNIX, NETLINK_ROUTE, TCP, UDP and ICMP echo over IPv4 and IPv6 only; "
-        "raw: EPERM, other protocols: EPROTONOSUPPORT, other families: EAFNOSUPPORT",
-        "socketpair: UNIX only, else EAFNOSUPPORT",
-        "ioctl TIOCSTI, TIOCLINUX, TIOCSETD: EPERM",
-        "set-user-ID and set-group-ID files: chmod, open, creat, mknod with mode 04000 or 02000: EPERM "
-        "(chmod of a directory with 02000: allowed where the tracer looks)",
-        f"{', '.join((*_BY_PID, *(name for name, _everybody in _BY_KIND)))} of pid 1 or all of a user: EPERM",
-        "personality: Linux without or with fixed addresses only, else EPERM",
-    ]
-    if not nested:
-        if not user_namespaces:
-            lines.append("chown, fchown, lchown, fchownat to an id that the sandbox does not have: EPERM")
-        kind = "a new mount namespace" if user_namespaces else "new namespaces"
-        lines.append(f"clone, unshare with {kind}: EPERM")
-    refused = _refused(nested, user_namespaces, allow_ptrace)
-    return lines + [f"{' '.join(names)}: {result}" for result, names in refused]

@@ -10,7 +10,7 @@ not claimed.  Pure data, on the start-up path: plain tuples.
 
 from __future__ import annotations
 
-DENIED, OPENED = "AccessDenied", "FileOpened with its errno"
+DENIED = "AccessDenied"
 ANY_OPEN = "FileOpened, with its errno"
 FIRST_READS = "the first read of each of 32 hidden files that are empty"
 EITHER = "AccessDenied, or FileOpened with its errno"

@@ -186,11 +186,14 @@ class Writer:
         self._shorten_at = limit // 8  # of these
         self._gone: dict[str, Any] | None = None  # all segments that had to go, as one entry
         self._losses: dict[str, dict[str, Any]] = {}  # all losses, as one entry for each cause
+        self._directory_fd = -1
         try:
             self._directory_fd = _lock_directory(directory)
             chain = os.path.join(directory, f"{source}.chain")
             self._chain = os.open(chain, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
         except OSError as error:
+            if self._directory_fd >= 0:  # else the record counts as being written as long as this process lives
+                os.close(self._directory_fd)
             raise HostError("keep the record", error.strerror or "", target=directory) from None
         self._head = {"format": FORMAT, "source": source, "suffix": suffix, "time": clock()}
         self._link(self._head)

@@ -18,6 +18,14 @@ if TYPE_CHECKING:
 PROJECT_FILE = ".membrane.yaml"
 
 
+def here() -> str:
+    """The current directory, resolved, or "/" where there is none any more: that is in no workspace."""
+    try:
+        return os.path.realpath(os.getcwd())
+    except OSError:
+        return "/"
+
+
 def project_place(workspace: str) -> tuple[str, str]:
     """The directory whose project file counts for ``workspace``, and what to warn about.
 

@@ -24,6 +24,7 @@ import os
 import stat
 
 from ..errors import HostError, PolicyError
+from ..plan.mounts import inside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -58,10 +59,6 @@ def _mounts() -> list[tuple[str, str, str]]:
     return out[::-1]
 
 
-def _inside(path: str, tree: str) -> bool:
-    return path == tree or path.startswith(tree.rstrip("/") + "/")
-
-
 class Trees:
     """Trees of the host that a command can write, by identity.
 
@@ -83,7 +80,7 @@ class Trees:
 
     def _place(self, path: str) -> tuple[str, str]:
         """The device, and the path within its file system."""
-        most = max((point for point, _, _ in self._mounts if _inside(path, point)), key=len, default="/")
+        most = max((point for point, _, _ in self._mounts if inside(path, point)), key=len, default="/")
         device, root = next(((dev, root) for point, dev, root in self._mounts if point == most), ("", "/"))
         return device, "/" + os.path.normpath(f"{root}/{path[len(most) :]}").lstrip("/")
 
@@ -92,7 +89,7 @@ class Trees:
         if not self._places:
             return ""
         device, place = self._place(path)
-        return next((tree for (dev, root), tree in self._places if dev == device and _inside(place, root)), "")
+        return next((tree for (dev, root), tree in self._places if dev == device and inside(place, root)), "")
 
     def at(self, found: os.stat_result) -> str:
         """The tree that begins there; empty: none."""

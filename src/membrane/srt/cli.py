@@ -347,12 +347,11 @@ def _control(fd: int) -> int:
     import fcntl
 
     try:
-        flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+        if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY:
+            raise _Usage("run", f"--control-fd {fd} cannot be read")
         mine = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10)
     except OSError as error:
         raise _Usage("run", f"--control-fd {fd}: {error.strerror}") from None
-    if flags & os.O_ACCMODE == os.O_WRONLY:
-        raise _Usage("run", f"--control-fd {fd} cannot be read")
     import select
 
     try:
@@ -367,6 +366,7 @@ def _control(fd: int) -> int:
         try:
             fcntl.fcntl(write, _F_SETPIPE_SZ, max(65536, len(data)))
             if os.write(write, data) != len(data):
+                os.close(mine)
                 raise _Usage("run", f"--control-fd {fd}: a file of {len(data)} bytes is too long")
         finally:
             os.close(write)

@@ -343,14 +343,3 @@ def man_page() -> str:
             lines += [".br", f"Example: {_roff(example)}"]
     lines += [".SH EXIT STATUS", *_roff_rows(EXIT_STATUS), ".SH FILES", *_roff_rows(FILES)]
     return "\n".join(lines) + "\n"
-
-
-def readme_table() -> str:
-    """The options as a Markdown table, for README.md."""
-    lines = ["| option | meaning |", "| --- | --- |"]
-    for option in OPTIONS:
-        if option.scope != "command":
-            name = synopsis(option).replace("|", "\\|")
-            many = " (repeatable)" if option.repeatable else ""
-            lines.append(f"| `{name}` | {option.help.replace('|', chr(92) + '|')}{many} |")
-    return "\n".join(lines) + "\n"

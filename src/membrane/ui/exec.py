@@ -20,6 +20,7 @@ from ..host.channel import SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGSTOP, SIGTERM, S
 from ..host.terminal import Relay
 from ..messages import Failure
 from ..run import joined, registry
+from ..run.project import here
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,14 +45,7 @@ def main(named: str, command: Sequence[str], state: str) -> int:
     umask = os.umask(0o077)
     os.umask(umask)
     channel = joined.connect(registry.door_of(state, session))
-    return _Caller(channel).run(joined.Enter(tuple(command), _here(), umask, (0, 1, 2)))
-
-
-def _here() -> str:
-    try:
-        return os.path.realpath(os.getcwd())
-    except OSError:
-        return "/"  # in no workspace
+    return _Caller(channel).run(joined.Enter(tuple(command), here(), umask, (0, 1, 2)))
 
 
 def find(named: str, state: str) -> str:

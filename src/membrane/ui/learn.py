@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import HostError, PolicyError
 from ..record import joining, learn, reader
+from ..run.project import here
 from .options import UsageError
-from .trace import here, note
+from .trace import note
 
 if TYPE_CHECKING:
     from collections.abc import Callable

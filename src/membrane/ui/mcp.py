@@ -254,7 +254,7 @@ def _check(target: str, method: str) -> dict[str, object]:
 def _read_trace(session: str, kind: str, denied: bool, host: str, path: str, skip: int) -> dict[str, object]:
     from ..host.facts import state_dir
     from ..record import joining, query, reader
-    from .trace import here
+    from ..run.project import here
 
     if skip < 0:
         raise ValueError("skip is not negative")

@@ -20,6 +20,7 @@ import os
 from ..changes import diff, review, store, terminal
 from ..errors import Conflict, HostError, PolicyError
 from ..escaping import escape
+from ..run.project import here
 from . import show
 
 TYPE_CHECKING = False
@@ -46,7 +47,7 @@ def main(invocation: Invocation, state: str) -> int:
         HostError: the machine refused a step.
     """
     command = invocation.command.name
-    name, words = _chosen(invocation.words, state, _here())
+    name, words = _chosen(invocation.words, state, here())
     if command == "review":
         _check_screen(name)
     with store.take(state, name, f"membrane {command}") as held:
@@ -58,13 +59,6 @@ def main(invocation: Invocation, state: str) -> int:
         if command == "review":
             return _review(held, only, state)
         return _apply(invocation, held, only, state)
-
-
-def _here() -> str:
-    try:
-        return os.path.realpath(os.getcwd())
-    except OSError:
-        return "/"  # it is gone: in no workspace
 
 
 def _chosen(words: Sequence[str], state: str, here: str) -> tuple[str, list[str]]:

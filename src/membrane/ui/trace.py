@@ -25,6 +25,7 @@ from ..record import export, joining, query, reader
 from ..record.recorded import Recorded
 from ..record.summary import colour as may_colour
 from ..record.summary import shorten, size, tilde
+from ..run.project import here
 from . import trace_text
 from .options import UsageError
 
@@ -62,14 +63,6 @@ def main(invocation: Invocation, state: str, home: str) -> int:
     name = invocation.words[1] if len(invocation.words) > 1 else "@last"
     entry = reader.find(state, name, here())
     return _ACTIONS[action](invocation, entry, home)
-
-
-def here() -> str:
-    """The current directory, resolved, or "/" where there is none any more."""
-    try:
-        return os.path.realpath(os.getcwd())
-    except OSError:
-        return "/"
 
 
 def note(problems: list[str]) -> None:

@@ -24,6 +24,7 @@ import os
 import stat
 
 from ..plan.model import Repository
+from ..plan.mounts import inside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def find(workspace: str) -> Repository:
     if not named:
         return NONE
     own = os.path.realpath(os.path.join(workspace, named))
-    if _inside(own, workspace) or not os.path.isfile(f"{own}/HEAD"):
+    if inside(own, workspace) or not os.path.isfile(f"{own}/HEAD"):
         return NONE
     common = _line(f"{own}/commondir")
     if common:
@@ -87,10 +88,10 @@ def _linked(workspace: str, own: str, common: str) -> Repository:
         if other == own:
             continue
         place = os.path.dirname(os.path.realpath(os.path.join(other, _line(f"{other}/gitdir") or ".")))
-        if _inside(place, workspace):
+        if inside(place, workspace):
             continue  # made from inside, and part of the workspace
         shown.append((other, "ro"))
-        if _inside(place, common) and place != other and not _inside(workspace, place) and os.path.isdir(place):
+        if inside(place, common) and place != other and not inside(workspace, place) and os.path.isdir(place):
             hidden.append(place)
     return Repository(tuple(shown), tuple(hidden))
 
@@ -181,7 +182,3 @@ def _read(path: str, most: int, *, whole: bool = True) -> bytes:
         return b""
     finally:
         os.close(fd)
-
-
-def _inside(path: str, tree: str) -> bool:
-    return path == tree or path.startswith(tree.rstrip("/") + "/")

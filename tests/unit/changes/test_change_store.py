@@ -420,9 +420,15 @@ def test_a_checkpoint_beside_a_run(state: str, workspace: str) -> None:
             process.kill()
         assert not held.is_empty
         assert [each.label for each in held.meta.checkpoints] == ["c", "e", "d"]
+
         # What it was copied from is another one's by now.
+        def restored() -> None:
+            other = Held(state, "one", os.dup(held.fd))
+            other.restore("c")
+            other.leave()
+
         with pytest.raises(InUse, match="changed meanwhile"):
-            held.checkpoint("f", mounted=lambda: Held(state, "one", os.dup(held.fd)).restore("c"))
+            held.checkpoint("f", mounted=restored)
         assert [name for name in os.listdir(held.path) if name.startswith(store.COPYING)] == []
     with pytest.raises(InUse):
         store.beside(state, "one")

@@ -8,7 +8,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import hpack
@@ -62,6 +62,16 @@ HERE = Origin("user", "config.yaml", 1)
 NAME = "api.example"
 
 
+REACTORS: list[Reactor] = []
+
+
+@pytest.fixture(autouse=True)
+def _closes_its_reactors() -> Iterator[None]:
+    yield
+    while REACTORS:
+        REACTORS.pop().close()
+
+
 class Inside:
     """The gateway's side."""
 
@@ -69,11 +79,12 @@ class Inside:
         self.sent: list[Any] = []
         self.events: list[Any] = []
         self.names = Names(100)
+        REACTORS.append(Reactor())
         self.approvals = Approvals(
             policy,
             frozenset(),
             self.names,
-            Reactor(),
+            REACTORS[-1],
             self.sent.append,
             lambda: None,
             60.0,

@@ -179,7 +179,10 @@ def test_a_source_has_one_writer_in_a_directory_that_is_there(tmp_path: Path) ->
     for directory, source, why in ((path, "session", "File exists"), (path + "x", "session", "No such file")):
         with pytest.raises(HostError, match=f"keep the record .*{why}"):
             record.Writer(directory, source)
-    record.Writer(path, "network").close()
+    assert not record.is_written(path)
+    writer = record.Writer(path, "network")
+    assert record.is_written(path)  # the control
+    writer.close()
 
 
 def test_a_record_ends_once(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from membrane.policy.load import Source, load
 from membrane.policy.model import Policy
-from membrane.run.project import PROJECT_FILE, in_workspace, project_place
+from membrane.run.project import PROJECT_FILE, here, in_workspace, project_place
 
 
 @pytest.fixture
@@ -75,3 +75,11 @@ def test_patterns_are_moved_and_the_policy_is_another() -> None:
     assert [rule.text for rule in moved.paths] == ["/secret"] and moved.digest != policy.digest
     assert in_workspace(policy, "/w", "/w").paths == policy.paths
     assert in_workspace(policy, "/w/in", "/w").digest != in_workspace(policy, "/w/on", "/w").digest
+
+
+def test_where_the_caller_is(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "link").symlink_to(tree)
+    monkeypatch.chdir(tmp_path / "link")
+    assert here() == str(tree)
+    tree.rmdir()
+    assert here() == "/"

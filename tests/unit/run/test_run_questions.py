@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,6 +24,16 @@ from membrane.run.settings import read_alone
 HERE = Origin("user", "config.yaml", 1)
 
 
+REACTORS: list[Reactor] = []
+
+
+@pytest.fixture(autouse=True)
+def _closes_its_reactors() -> Iterator[None]:
+    yield
+    while REACTORS:
+        REACTORS.pop().close()
+
+
 class Inside:
     """The gateway's side."""
 
@@ -35,6 +46,7 @@ class Inside:
         self.events: list[Any] = []
         self.changes = 0
         self.reactor = Reactor()
+        REACTORS.append(self.reactor)
         self.names = Names(100)
         self.approvals = Approvals(
             self.policy, frozenset(), self.names, self.reactor, self.sent.append, self._change, 1.0, self.events.append

@@ -147,18 +147,20 @@ Maker = Callable[..., cli.Control]
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Maker]:
-    made: list[cli.Control] = []
+    made_all: list[cli.Control] = []
+    opened: list[int] = []  # a channel that has ended forgets its own
 
     def control(*words: str, **more: Any) -> cli.Control:
         converted = srt.convert(srt.check(settings(**more), "f"), environ={}, home="/home/u", base="/w")
-        made.append(cli.Control(cli.parse([*words, "make", "all"]), ("make", "all"), converted, "/home/u", "/w"))
-        return made[-1]
+        made = cli.Control(cli.parse([*words, "make", "all"]), ("make", "all"), converted, "/home/u", "/w")
+        made_all.append(made)
+        opened.append(made.fd)
+        return made
 
     yield control
-    for each in made:
-        for fd in (each.fd, each._log):
-            if fd >= 0:
-                os.close(fd)
+    for fd in (*opened, *(each._log for each in made_all)):
+        if fd >= 0:
+            os.close(fd)
 
 
 def pipe(make: Maker) -> tuple[cli.Control, int]:

@@ -1,4 +1,4 @@
-"""Completion scripts, the man page and the README table."""
+"""Completion scripts and the man page."""
 
 from __future__ import annotations
 
@@ -103,10 +103,3 @@ def test_man_page_renders_without_a_warning() -> None:
     )
     assert done.stderr == ""
     assert "membrane - run a command behind a boundary" in done.stdout
-
-
-def test_readme_table_has_a_row_for_every_option_of_a_run() -> None:
-    rows = completion.readme_table().splitlines()
-    assert rows[:2] == ["| option | meaning |", "| --- | --- |"]
-    assert len(rows) - 2 == sum(option.scope != "command" for option in OPTIONS)
-    assert all(row.replace("\\|", "").count("|") == 3 for row in rows)

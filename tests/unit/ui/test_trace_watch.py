@@ -36,6 +36,9 @@ class Growing:
 
     def end(self) -> None:
         self.add(SessionEnded(0, 0, 1.0, {}, 1, 0))
+        self.close()
+
+    def close(self) -> None:
         self._writer.close()
 
     @property
@@ -45,7 +48,9 @@ class Growing:
 
 @pytest.fixture
 def record(tmp_path: Path) -> Iterator[Growing]:
-    yield Growing(tmp_path)
+    made = Growing(tmp_path)
+    yield made
+    made.close()
 
 
 def kinds(events: list[Any]) -> list[str]:

@@ -112,20 +112,28 @@ def test_a_pack_that_is_cut_or_changed_gives_nothing(tmp_path: Path) -> None:
     fd = os.open(place, os.O_PATH)
     (pack,) = (place / ".git" / "objects" / "pack").glob("*.pack")
     good = pack.read_bytes()
-    assert Objects(fd, ".git", 20).read(name) is not None  # the control
+
+    def read() -> tuple[bytes, bytes] | None:
+        objects = Objects(fd, ".git", 20)
+        try:
+            return objects.read(name)
+        finally:
+            objects.close()
+
+    assert read() is not None  # the control
     pack.chmod(0o600)
     for end in (0, 12, len(good) // 2):
         pack.write_bytes(good[:end])
-        assert Objects(fd, ".git", 20).read(name) is None
+        assert read() is None
     for at in range(12, len(good) - 20, 7):
         pack.write_bytes(good[:at] + bytes((good[at] ^ 0x55,)) + good[at + 1 :])
-        found = Objects(fd, ".git", 20).read(name)
+        found = read()
         assert found is None or found == (b"blob", b"content\n" * 100)
     index = pack.with_suffix(".idx")
     index.chmod(0o600)
     pack.write_bytes(good)
     index.write_bytes(index.read_bytes()[:1032])
-    assert Objects(fd, ".git", 20).read(name) is None
+    assert read() is None
     os.close(fd)
 
 

@@ -338,10 +338,7 @@ class Docker(Adapter):
         self._log(others.pop("LogConfig", None))
         self._mounts(others.pop("Mounts", None))
         options = others.pop("SecurityOpt", None) or []
-        if not isinstance(options, list) or any(
-            option not in ("no-new-privileges", "no-new-privileges:true", "no-new-privileges=true")
-            for option in options
-        ):
+        if not isinstance(options, list) or any(option not in _HARDENING for option in options):
             self._forbid("HostConfig.SecurityOpt")
         self._only(others, frozenset(), "HostConfig.")
         networks = config.get("NetworkingConfig") or {}

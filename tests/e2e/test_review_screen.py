@@ -17,7 +17,7 @@ from world.box import Box
 from membrane.changes import store
 from membrane.ui import cli, review, review_screen
 
-SECONDS = 60.0
+SECONDS = 30.0
 BASE = b"".join(b"line %d\n" % number for number in range(1, 41))
 FIRST = BASE.replace(b"line 3\n", b"three\n")
 NEAR = FIRST.replace(b"line 6\n", b"six\n")
@@ -38,7 +38,7 @@ class Screen:
         return [widget._draw(at).text for at in range(widget.count)]
 
     def state(self) -> str:
-        return str(self.app.query_one("#state").render())
+        return str(self.app.screen_stack[0].query_one("#state").render())
 
     async def press(self, *keys: str) -> None:
         await self.pilot.press(*keys)

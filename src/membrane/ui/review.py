@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 
 from ..changes import diff, review, store, terminal
-from ..errors import Conflict, HostError, PolicyError
+from ..errors import Conflict, HostError, InternalError, PolicyError
 from ..escaping import escape
 from . import show
 
@@ -223,9 +223,13 @@ def _decided(
         return engine.apply(chosen.only(), red=True, hunks=chosen.hunks(), exact=True, found=found, dry_run=True)
 
     termios.tcflush(0, termios.TCIFLUSH)  # what was typed before the screen was there is no answer to it
-    return review_screen.application(
+    screen = review_screen.application(
         name, choice, lambda change, width, split: pane(copy, change, engine.texts, width, split), ready, note
-    ).run()
+    )
+    decision = screen.run()
+    if screen.return_code:
+        raise InternalError("show the changes", "the screen ended by an error; everything is as it was")
+    return decision
 
 
 def _again(paths: Sequence[str]) -> str:

@@ -252,19 +252,24 @@ def application(
         def __init__(self, rows: Sequence[Row], keys: Sequence[str], prompt: str) -> None:
             super().__init__()
             self._rows, self._keys, self._prompt = rows, keys, prompt
+            self._is_shown = False
 
         def compose(self) -> Any:
             yield Rows(lambda at: self._rows[at], lambda: None, id="asked")
-            yield Static(Text(self._prompt, style="bold"), id="keys", markup=False)
+            yield Static(Text(""), id="keys", markup=False)
 
         def on_mount(self) -> None:
-            rows = self.query_one("#asked", Rows)
-            rows.focus()
-            self.call_after_refresh(rows.hold, len(self._rows), 0)
+            self.query_one("#asked", Rows).focus()
+            self.call_after_refresh(self._show)
+
+        def _show(self) -> None:
+            self.query_one("#asked", Rows).hold(len(self._rows), 0)
+            self.query_one("#keys", Static).update(Text(self._prompt, style="bold"))
+            self._is_shown = True
 
         def on_key(self, event: Any) -> None:
-            """An answer; any other key is none."""
-            if event.key in self._keys:
+            """An answer; any other key is none, nor is one that was typed before the question was there."""
+            if event.key in self._keys and self._is_shown:
                 event.stop()
                 self.dismiss(event.key)
 

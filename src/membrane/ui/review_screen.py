@@ -49,7 +49,7 @@ _STYLES = {
     "del": "red",
 }
 _BOXES = {"": "[ ]", "part": "[~]", "whole": "[x]"}
-_GIT = 7
+GIT = 7  # the section of git
 HELP = (
     "up down pgup pgdn home end   move",
     "enter or right               the text of the file; on a heading: fold it, or show it",
@@ -300,7 +300,7 @@ def application(
         def __init__(self) -> None:
             super().__init__()
             self._counts = {number: len(changes) for number, changes in sections(choice.changes)}
-            self._hidden = {_GIT}  # its objects say little to a person
+            self._hidden = {GIT}  # its objects say little to a person
             self._lines = lines_of(choice, self._hidden)
             self._pane: Pane | None = None
             self._shown: tuple[str, int] = ("", 0)

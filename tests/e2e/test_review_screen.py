@@ -15,9 +15,10 @@ from test_review import review as reviewed
 from world.box import Box
 
 from membrane.changes import store
+from membrane.changes.apply import Engine
 from membrane.ui import cli, review, review_screen
 
-SECONDS = 60.0
+SECONDS = 30.0
 BASE = b"".join(b"line %d\n" % number for number in range(1, 41))
 FIRST = BASE.replace(b"line 3\n", b"three\n")
 NEAR = FIRST.replace(b"line 6\n", b"six\n")
@@ -38,7 +39,7 @@ class Screen:
         return [widget._draw(at).text for at in range(widget.count)]
 
     def state(self) -> str:
-        return str(self.app.query_one("#state").render())
+        return str(self.app.screen_stack[0].query_one("#state").render())
 
     async def press(self, *keys: str) -> None:
         await self.pilot.press(*keys)
@@ -113,6 +114,7 @@ class Set:
                         await drive(screen)
 
                 asyncio.run(go())
+                self.return_code = self._app.return_code
                 return self._app.return_value
 
         with self._monkeypatch.context() as patch:
@@ -213,6 +215,44 @@ def test_red_needs_an_answer_of_its_own(made: Set, key: str) -> None:
     assert made.review(drive) == (0 if key == "r" else review.REFUSED)
     assert (made.workspace / ".vscode/tasks.json").exists() is (key == "r")
     assert (made.workspace / "other").read_text() == "p\n" and (made.workspace / "text").read_bytes() == BASE
+
+
+def test_an_answer_that_was_typed_before_the_question_is_none(made: Set, monkeypatch: pytest.MonkeyPatch) -> None:
+    from textual.events import Key
+
+    async def drive(screen: Screen) -> None:
+        real, typed = Engine.apply, []
+
+        def apply(engine: Engine, *args: Any, **options: Any) -> Any:
+            if options.get("dry_run"):
+                typed.append(screen.app.post_message(Key("r", "r")))  # while what is asked is being found out
+            return real(engine, *args, **options)
+
+        monkeypatch.setattr(Engine, "apply", apply)
+        await screen.to("M other")
+        await screen.press("space", "home", "space")
+        assert await screen.asked()
+        assert typed == [True] and screen.app.return_value is None
+        await screen.press("l")
+
+    assert made.review(drive) == 0
+    assert (made.workspace / "other").read_text() == "o\n" and not (made.workspace / ".vscode").exists()
+
+
+def test_a_screen_that_fails_is_no_decision(
+    made: Set, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Failed:
+        return_code = 1
+
+        def run(self) -> None:
+            return None
+
+    monkeypatch.setattr(review_screen, "application", lambda *_args: Failed())
+    monkeypatch.setattr(review, "_check_screen", lambda _name: None)
+    monkeypatch.setattr(termios, "tcflush", lambda _fd, _queue: None)
+    assert cli.main(["review", "one"]) == 125
+    assert "the screen ended by an error; everything is as it was" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("keys", [("q",), ("space", "q", "l"), ("a", "q", "escape", "q", "l"), ("ctrl+q",)])

@@ -130,6 +130,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "merge", "apply", "merge what both sides changed, where it merges", "command", example="membrane apply --merge"
     ),
+    Option("patch", "apply", "ask about each hunk", "command", rare=True, short="p", example="membrane apply --patch"),
     Option("dry-run", "apply", "only say what would be done", "command", example="membrane apply --dry-run"),
     Option("continue", "apply", "finish an apply that was cut off", "command", example="membrane apply --continue"),
     Option("abort", "apply", "take back an apply that was cut off", "command", example="membrane apply --abort"),
@@ -350,10 +351,10 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "apply",
-        "[NAME] [PATH ...] [--all] [--rest] [--dry-run]",
+        "[NAME] [PATH ...] [--all] [--rest] [--patch] [--dry-run]",
         "put in place what a reviewed command changed, wholly or not at all",
         ("membrane apply fix-login", "membrane apply fix-login src --dry-run", "membrane apply --abort fix-login"),
-        options=("all", "rest", "merge", "dry-run", "continue", "abort", "json"),
+        options=("all", "rest", "merge", "patch", "dry-run", "continue", "abort", "json"),
         words="changes",
         rare=True,
     ),

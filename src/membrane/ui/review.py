@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 
 from ..changes import diff, review, store, terminal
-from ..errors import Conflict, HostError, PolicyError
+from ..errors import Conflict, HostError, InternalError, PolicyError
 from ..escaping import escape
 from ..run.project import here
 from . import show
@@ -189,18 +189,26 @@ def _review(held: store.Held, only: Sequence[str], state: str) -> int:
                 note = _again(other or lost)
                 continue
             try:
-                report = engine.apply(
-                    choice.only(), red=decision.accepted, hunks=choice.hunks(), exact=True, found=found
-                )
+                return _put(held, engine, found, choice, decision)
             except Conflict as error:
                 found = engine.changes()
                 choice.renew([change for change in found if _is_asked(change, only)])
                 note = _again([path for path, _ in error.paths])
-                continue
-            for line in review.outcome(held.name, report):
-                print(line)
-            review.applied(held, report, found)
-            return REFUSED if report.refused else 0
+
+
+def _put(
+    held: store.Held, engine: Engine, found: list[Change], choice: Choice, decision: review_screen.Decision
+) -> int:
+    """Put in place what was decided, of changes that are as they were seen.
+
+    Raises:
+        Conflict: some are not; nothing was put in place.
+    """
+    report = engine.apply(choice.only(), red=decision.accepted, hunks=choice.hunks(), exact=True, found=found)
+    for line in review.outcome(held.name, report):
+        print(line)
+    review.applied(held, report, found)
+    return REFUSED if report.refused else 0
 
 
 def _decided(
@@ -212,14 +220,26 @@ def _decided(
     from ..changes.pane import pane
     from . import review_screen
 
-    def ready(chosen: Choice) -> Report:
-        # The red ones as well: what is said of them is what the person accepts, or does not.
-        return engine.apply(chosen.only(), red=True, hunks=chosen.hunks(), exact=True, found=found, dry_run=True)
-
     termios.tcflush(0, termios.TCIFLUSH)  # what was typed before the screen was there is no answer to it
-    return review_screen.application(
-        name, choice, lambda change, width, split: pane(copy, change, engine.texts, width, split), ready, note
-    ).run()
+    screen = review_screen.application(
+        name,
+        choice,
+        lambda change, width, split: pane(copy, change, engine.texts, width, split),
+        lambda chosen: _ready(engine, found, chosen),
+        note,
+    )
+    decision = screen.run()
+    if screen.return_code:
+        raise InternalError("show the changes", "the screen ended by an error; everything is as it was")
+    return decision
+
+
+def _ready(engine: Engine, found: list[Change], choice: Choice) -> Report:
+    """What an apply would put in place, judged as it would be there.
+
+    The red ones as well: what is said of them is what the person accepts, or does not.
+    """
+    return engine.apply(choice.only(), red=True, hunks=choice.hunks(), exact=True, found=found, dry_run=True)
 
 
 def _again(paths: Sequence[str]) -> str:
@@ -235,6 +255,8 @@ def _apply(invocation: Invocation, held: store.Held, only: Sequence[str], state:
     both = [name for name in ("continue", "abort") if invocation.has(name)]
     if both:
         return _resume(held, forward=both[0] == "continue", rest=invocation.has("rest"), many=len(both) > 1)
+    if invocation.has("patch"):
+        return _patch(invocation, held, only, state)
     with review.opened(held, _rules(held, state)) as (engine, _copy):
         changes = engine.changes()
         report = engine.apply(
@@ -263,6 +285,44 @@ def _apply(invocation: Invocation, held: store.Held, only: Sequence[str], state:
         if not invocation.has("dry-run"):
             review.applied(held, report, changes)
     return REFUSED if report.refused or report.conflicts else 0
+
+
+def _patch(invocation: Invocation, held: store.Held, only: Sequence[str], state: str) -> int:
+    """As ``_review``, with questions line by line."""
+    import sys
+
+    from ..changes.choice import Choice, moved
+    from ..changes.pane import pane
+    from .review_lines import Asker
+
+    others = [name for name in ("all", "rest", "merge", "dry-run", "json") if invocation.has(name)]
+    if others:
+        raise PolicyError("choose the changes", f"--patch asks about each of them, and --{others[0]} answers for all")
+    ask = terminal.asker()
+    if ask is None:
+        fix = (f"membrane apply {escape(held.name)} [PATH ...]",)
+        raise PolicyError("choose the changes", "--patch asks on a terminal, and there is none", fix=fix)
+    with review.opened(held, _rules(held, state)) as (engine, copy):
+        found = engine.changes()
+        choice = Choice([change for change in found if _is_asked(change, only)])
+        asker = Asker(
+            ask,
+            lambda line: print(line, flush=True),  # before the question, which goes to standard error
+            lambda change, width, split: pane(copy, change, engine.texts, width, split),
+            colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR"),
+        )
+        decision = asker.decide(choice, lambda chosen: _ready(engine, found, chosen))
+        if decision is None or decision.report is None:
+            print(f"everything is as it was; the change set {escape(held.name)} is kept")
+            return 0
+        fresh = engine.changes()
+        lost = moved(found, fresh, [change.path for change in decision.report.applied])
+        if lost:
+            why = "it was changed since you looked; nothing was put in place"
+            error = Conflict("apply the changes", why, target=escape(lost[0]), fix=("look and choose again",))
+            error.paths = tuple((path, why) for path in lost)
+            raise error
+        return _put(held, engine, fresh, choice, decision)
 
 
 def _resume(held: store.Held, *, forward: bool, rest: bool, many: bool) -> int:

@@ -49,7 +49,7 @@ _STYLES = {
     "del": "red",
 }
 _BOXES = {"": "[ ]", "part": "[~]", "whole": "[x]"}
-_GIT = 7
+GIT = 7  # the section of git
 HELP = (
     "up down pgup pgdn home end   move",
     "enter or right               the text of the file; on a heading: fold it, or show it",
@@ -175,7 +175,7 @@ def application(
     from textual.app import App
     from textual.binding import Binding
     from textual.containers import Horizontal
-    from textual.geometry import Region, Size
+    from textual.geometry import Size
     from textual.screen import ModalScreen
     from textual.scroll_view import ScrollView
     from textual.strip import Strip
@@ -206,10 +206,12 @@ def application(
             self.virtual_size = Size(self.scrollable_content_region.width, count)
             self.go(cursor)
 
-        def go(self, row: int) -> None:
-            """Put the cursor on a row."""
+        def go(self, row: int, end: int = 0) -> None:
+            """Put the cursor on a row; of those up to ``end`` as many as can be are in the window as well."""
             self.cursor = max(0, min(row, self.count - 1))
-            self.scroll_to_region(Region(0, self.cursor, 1, 1), animate=False, force=True, immediate=True)
+            height = max(1, self.scrollable_content_region.height)
+            top = max(self.scroll_offset.y, min(end, self.count - 1) - height + 1, self.cursor - height + 1)
+            self.scroll_to(y=min(top, self.cursor), animate=False, force=True)
             self.refresh()
             self._moved()  # at once: the next key, which may be here already, is for what is there now
 
@@ -250,19 +252,24 @@ def application(
         def __init__(self, rows: Sequence[Row], keys: Sequence[str], prompt: str) -> None:
             super().__init__()
             self._rows, self._keys, self._prompt = rows, keys, prompt
+            self._is_shown = False
 
         def compose(self) -> Any:
             yield Rows(lambda at: self._rows[at], lambda: None, id="asked")
-            yield Static(Text(self._prompt, style="bold"), id="keys", markup=False)
+            yield Static(Text(""), id="keys", markup=False)
 
         def on_mount(self) -> None:
-            rows = self.query_one("#asked", Rows)
-            rows.focus()
-            self.call_after_refresh(rows.hold, len(self._rows), 0)
+            self.query_one("#asked", Rows).focus()
+            self.call_after_refresh(self._show)
+
+        def _show(self) -> None:
+            self.query_one("#asked", Rows).hold(len(self._rows), 0)
+            self.query_one("#keys", Static).update(Text(self._prompt, style="bold"))
+            self._is_shown = True
 
         def on_key(self, event: Any) -> None:
-            """An answer; any other key is none."""
-            if event.key in self._keys:
+            """An answer; any other key is none, nor is one that was typed before the question was there."""
+            if event.key in self._keys and self._is_shown:
                 event.stop()
                 self.dismiss(event.key)
 
@@ -293,20 +300,23 @@ def application(
         def __init__(self) -> None:
             super().__init__()
             self._counts = {number: len(changes) for number, changes in sections(choice.changes)}
-            self._hidden = {_GIT}  # its objects say little to a person
+            self._hidden = {GIT}  # its objects say little to a person
             self._lines = lines_of(choice, self._hidden)
             self._pane: Pane | None = None
             self._shown: tuple[str, int] = ("", 0)
             self._split: dict[str, frozenset[Hunk]] = {}
             self._note = note
+            self._list = Rows(self._list_row, self._show, id="list")
+            self._text = Rows(self._text_row, lambda: None, id="text")
+            self._state = Static(Text(""), id="state", markup=False)
 
         # ---------------------------------------------------- what is drawn
 
         def compose(self) -> Any:
             with Horizontal():
-                yield Rows(self._list_row, self._show, id="list")
-                yield Rows(self._text_row, lambda: None, id="text")
-            yield Static(Text(""), id="state", markup=False)
+                yield self._list
+                yield self._text
+            yield self._state
 
         def _list_row(self, at: int) -> Row:
             width = self._list.scrollable_content_region.width
@@ -332,14 +342,6 @@ def application(
             self.call_after_refresh(self._show)
 
         @property
-        def _list(self) -> Rows:
-            return self.query_one("#list", Rows)
-
-        @property
-        def _text(self) -> Rows:
-            return self.query_one("#text", Rows)
-
-        @property
         def _in_text(self) -> bool:
             return self.focused is self._text
 
@@ -361,7 +363,7 @@ def application(
         def _say(self) -> None:
             chosen, partly, red = choice.counted()
             words = f" {escape(name)}: {chosen} of {len(choice.changes)} chosen, {partly} in part, {red} red"
-            self.query_one("#state", Static).update(
+            self._state.update(
                 Text(f" {self._note}", style="bold red", no_wrap=True)
                 if self._note
                 else Text(f"{words}   space: choose   q: apply or leave   ?: help", style="bold", no_wrap=True)
@@ -414,9 +416,7 @@ def application(
             rows = self._pane.rows if self._pane is not None else ()
             at = next((at for at, row in enumerate(rows) if row.unit == number), -1)
             if at >= 0:
-                # The end first, so that as much of it is in the window as can be.
-                self._text.go(max(place for place, row in enumerate(rows) if row.unit == number))
-                self._text.go(at)
+                self._text.go(at, max(place for place, row in enumerate(rows) if row.unit == number))
             return at >= 0
 
         def action_next(self, by: int) -> None:

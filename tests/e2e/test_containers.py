@@ -141,7 +141,8 @@ echo KEY=hidden > .env ; echo .env > .gitignore ; printf 'all: prog\\nprog:\\n\\
 membrane -q --backend auto -- sh -euc '
     cat .env || echo hidden
     git add . ; git commit -qm one ; git checkout -qb two ; echo two > two ; git add . ; git commit -qm two
-    git checkout -q - ; test ! -e two ; echo more >> Makefile ; git stash -q ; git stash pop -q ; git checkout -q Makefile
+    git checkout -q - ; test ! -e two ; echo more >> Makefile ; git stash -q ; git stash pop -q
+    git checkout -q Makefile
     git gc -q ; make -s ; ./prog ; mkdir -p node_modules/.bin ; cp prog node_modules/.bin ; node_modules/.bin/prog
     echo saved > .Makefile.swp ; mv .Makefile.swp Makefile ; cat Makefile
     echo x > .git/hooks/pre-commit || echo refused' 2>said

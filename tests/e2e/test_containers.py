@@ -133,3 +133,28 @@ def test_without_any_option_the_backend_landlock_works(daemon: Daemon, user: str
     done = run(daemon, user=user, command=INSIDE)
     assert done.returncode == 0, done
     assert done.stdout.splitlines() == ["hidden", "kept", "status 7", "receipt", "made", "111"], done
+
+
+REPOSITORY = """\
+mkdir repo ; cd repo ; git init -q . ; git config user.email a@b ; git config user.name n
+echo KEY=hidden > .env ; echo .env > .gitignore ; printf 'all: prog\\nprog:\\n\\tcp /bin/true prog\\n' > Makefile
+membrane -q --backend auto -- sh -euc '
+    cat .env || echo hidden
+    git add . ; git commit -qm one ; git checkout -qb two ; echo two > two ; git add . ; git commit -qm two
+    git checkout -q - ; test ! -e two ; echo more >> Makefile ; git stash -q ; git stash pop -q
+    git checkout -q Makefile
+    git gc -q ; make -s ; ./prog ; mkdir -p node_modules/.bin ; cp prog node_modules/.bin ; node_modules/.bin/prog
+    echo saved > .Makefile.swp ; mv .Makefile.swp Makefile ; cat Makefile
+    echo x > .git/hooks/pre-commit || echo refused' 2>said
+grep -c "auto took landlock" said
+git log --oneline two | wc -l ; git fsck --no-dangling && ls .git/objects | grep membrane || echo clean
+"""
+
+
+@pytest.mark.parametrize("user", ["1000:1000", "0:0"])
+@pytest.mark.needs_tool("git")
+@pytest.mark.needs_tool("make")
+def test_a_repository_with_a_hidden_file_is_worked_in_without_any_option(daemon: Daemon, user: str) -> None:
+    done = run(daemon, user=user, command=REPOSITORY)
+    assert done.returncode == 0, done
+    assert done.stdout.split() == ["hidden", "saved", "refused", "1", "2", "clean"], done

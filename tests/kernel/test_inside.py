@@ -783,6 +783,36 @@ def test_the_receipt_says_what_is_weaker(world: World) -> None:
         assert word in text, word
 
 
+# unshare(2) fails as with a container's profile; struct sock_filter, by hand.
+CONFINED = """
+import os, struct, sys
+from membrane.host import syscalls as sc
+from membrane.host.numbers import COLUMNS, NUMBERS
+number = NUMBERS["unshare"][COLUMNS[sc.MACHINE]]
+sc.no_new_privs()
+sc.seccomp_set_filter(b"".join(struct.pack("<HBBI", *each) for each in (
+    (0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, 0x50001), (0x06, 0, 0, 0x7FFF0000))))
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+def test_auto_takes_what_the_machine_gives_and_says_so(world: World) -> None:
+    def run(*before: str, backend: str) -> subprocess.CompletedProcess[str]:
+        argv = [*before, sys.executable, "-m", "membrane", "-q", "--backend", backend, "--", "pwd"]
+        return subprocess.run(  # noqa: PLW1510
+            argv, cwd=world.workspace, env=world.environment, capture_output=True, text=True, timeout=120
+        )
+
+    confined = (sys.executable, "-c", CONFINED)
+    native = run(*confined, backend="native")
+    assert native.returncode == 125 and "landlock" not in native.stdout, native
+    auto = run(*confined, backend="auto")
+    assert (auto.returncode, auto.stdout.strip()) == (0, str(world.workspace)), auto
+    assert "backend: auto took landlock" in auto.stderr and "EPERM" in auto.stderr
+    free = run(backend="auto")
+    assert free.returncode == 0 and "took landlock" not in free.stderr, free
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -524,6 +524,19 @@ def default() -> Backend:
     return Native()
 
 
+def chosen(name: str) -> tuple[str, str]:
+    """The backend that ``name`` stands for on this machine, and why it is not the native one (of "auto").
+
+    "auto" is "native" but where the machine forbids the namespaces that it is made of; never because a run failed.
+    """
+    if name != "auto":
+        return name, ""
+    from ..host.probe import refused_view
+
+    why = refused_view()
+    return ("landlock", why) if why else ("native", "")
+
+
 def named(name: str, judges: Callable[[Sequence[HeldTree]], Judge] | None = None) -> Backend:
     """The backend that a policy names (key ``backend``); it is never taken instead of another one.
 

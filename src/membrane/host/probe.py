@@ -149,6 +149,34 @@ def _private_tmpfs() -> str:
     return "/tmp"  # noqa: S108
 
 
+def refused_view() -> str:
+    """Why this process may not make what the native backend is made of; empty: it may, or that could not be told.
+
+    For ``backend: auto``.  Only what the machine forbids outright is looked at: what else a run does not get is its
+    error, and no reason for another backend.
+    """
+    support, _detail = _try(_view, "")
+    return support.why if support.state == "no" else ""
+
+
+def _view() -> str:
+    """A new proc(5) in namespaces of its own: the kernel refuses one where that of a container is partly covered."""
+    _enter(sc.CLONE_NEWNS | sc.CLONE_NEWPID | sc.CLONE_NEWNET)
+    sc.mount(None, "/", None, sc.MS_REC | sc.MS_PRIVATE)
+    pid = os.fork()
+    if pid == 0:
+        number = 0
+        try:
+            sc.mount("proc", "/proc", "proc", sc.MS_NOSUID | sc.MS_NODEV)
+        except OSError as error:
+            number = error.errno or errno.EPERM
+        os._exit(number)
+    number = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if number:
+        raise OSError(number, f"mount proc: {os.strerror(number)}")
+    return ""
+
+
 def _user_namespaces() -> str:
     _private_tmpfs()
     return ""

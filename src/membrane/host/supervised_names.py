@@ -58,7 +58,7 @@ MOST_LINKS = 40  # namei.h MAXSYMLINKS
 MOST_HELD = 16_384  # hidden and read-only names
 MOST_TRIES = 8  # of an open whose name appears and vanishes meanwhile
 NATIVE, OURS, CLOSED = "native", "ours", "closed"
-POOL_DIRECTORIES, POOL_FILES, POOL_FIFOS = 96, 256, 4
+POOL_DIRECTORIES, POOL_FILES, POOL_FIFOS = 32, 96, 2  # each costs a start some 50 µs
 _AT_FDCWD, _AT_REMOVEDIR, _AT_SYMLINK_FOLLOW = 0xFFFFFF9C, 0x200, 0x400
 _TMPFILE = 0o20000000  # __O_TMPFILE
 _NOREPLACE, _EXCHANGE = 1, 2
@@ -734,8 +734,9 @@ def _target(place: Place, kind: str) -> bytes:
 def _hold(paths: Iterable[str]) -> list[int]:
     """O_PATH descriptors of what is there, of ``MOST_HELD`` at most: beyond that, the path alone is refused."""
     out: list[int] = []
+    most = min(MOST_HELD, sc.open_files() // 4)
     for path in paths:
-        if len(out) >= MOST_HELD:
+        if len(out) >= most:
             break
         try:
             out.append(os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC))

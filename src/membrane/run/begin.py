@@ -6,7 +6,7 @@ A backend begins what needs no policy at once, so that it goes on beside the rea
 (``backend.Backend.begin``; natively it forks the launcher, which so never holds a policy or a secret).  Then what is to
 be run is asked for, planned and started (``prepare``).  If any of it fails, what was begun is given up.  A policy that
 names another backend gets that one, and what was begun of the default is given up; none is ever taken because another
-one failed.
+one failed.  One that leaves it open (``backend: auto``) is asked about the machine first, and the run says what it got.
 
 This module is loaded before the backend begins and imports nothing of a policy.
 """
@@ -44,11 +44,18 @@ def begin(
         wanted = request()
         from .prepare import PreparedRun  # beside the launcher
 
-        if backend is not None or wanted.policy.backend == "native":
+        name, why = ("native", "") if backend is not None else backends.chosen(wanted.policy.backend)
+        if backend is None and wanted.policy.backend != name:
+            wanted = wanted.replace(policy=wanted.policy.replace(backend=name))
+        if name == "native":
             return PreparedRun(begun, wanted, commands)
         begun.give_up()
-    with backends.named(wanted.policy.backend, _judge) as other:
-        return PreparedRun(other, wanted, commands)
+    with backends.named(name, _judge) as other:
+        prepared = PreparedRun(other, wanted, commands)
+    if why:
+        said = f"backend: auto took landlock, as the native one gets no namespaces here ({why}); see the receipt"
+        prepared.warnings = (*prepared.warnings, said)
+    return prepared
 
 
 def _judge(trees: Sequence[HeldTree]) -> Judge:

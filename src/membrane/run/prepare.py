@@ -206,6 +206,7 @@ def make_plan(policy: Policy, command: tuple[str, ...] = ()) -> SandboxPlan:
     del command  # the plan does not depend on it: no decision by command text
     from ..workspace.scan import scan
 
+    policy = policy.replace(backend=backends.chosen(policy.backend)[0])
     backend = backends.named(policy.backend)
     facts = facts_for(policy, backend=backend)
     policy, _logins = _with_logins(policy, facts)

@@ -265,7 +265,7 @@ def plan(plan: SandboxPlan, policy: Policy, record: dict[str, Any], seccomp: int
     lines += [f"  digest    {policy.digest}", "files", f"  workspace {escape(plan.workspace)}"]
     lines += table([_mount_line(op) for op in plan.mounts])
     if policy.paths:
-        later = ", also for names that appear later" if policy.backend == "native" else ""
+        later = ", also for names that appear later" if policy.backend != "landlock" else ""
         lines.append(f"  patterns, in the workspace{later}:")
         lines += table(
             [(entry["effect"], escape(entry["pattern"]), entry["rule"]) for entry in data["files"]["patterns"]], "    "

@@ -68,4 +68,8 @@ def test_a_project_never_brings_containers() -> None:
 def test_a_project_never_chooses_the_backend_without_namespaces() -> None:
     with pytest.raises(PolicyError, match=r"p\.yaml:1:10: backend: native is in force"):
         read("", "backend: landlock\n", trust_workspace=True)
+    with pytest.raises(PolicyError, match=r"p\.yaml:1:10: backend: native is in force"):
+        read("", "backend: auto\n", trust_workspace=True)
     assert read("backend: landlock\n").policy.backend == "landlock"  # the control
+    assert read("backend: auto\n").policy.backend == "auto"
+    assert read("backend: landlock\n", "backend: native\n").policy.backend == "native"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import secrets
 import signal
+import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +54,7 @@ def test_a_kernel_that_cannot_refuse_tcp_is_said(plan: SandboxPlan, monkeypatch:
 
 
 def cell(plan: SandboxPlan) -> Any:
-    return InsideCell(Start(plan, ("true",), (False, False, False), secrets.token_hex(8), 0o22))
+    return InsideCell(Start(plan, ("true",), (False, False, False), secrets.token_hex(8), 0o22), None)
 
 
 def in_a_child(body: Any) -> None:
@@ -64,6 +66,9 @@ def in_a_child(body: Any) -> None:
             signal.alarm(60)
             body()
             status = 0
+        except BaseException:
+            traceback.print_exc()
+            sys.stderr.flush()
         finally:
             os._exit(status)
     assert os.waitpid(pid, 0)[1] == 0, "see the traceback above"
@@ -79,7 +84,7 @@ def test_nothing_of_a_cell_is_left(plan: SandboxPlan, killed: bool) -> None:
         assert sorted(os.listdir(directory)) == ["doors", "files", "home", "tmp"]
         assert directory.stat().st_mode & 0o777 == 0o700
         _how, sockets = made.sockets()
-        assert [role for role, _fd in sockets] == ["tcp4-named", "dns4", "destinations"]
+        assert [role for role, _fd in sockets] == ["tcp4-named", "dns4", "destinations", "datagrams"]
         for _role, fd in sockets:
             os.close(fd)
         if killed:

@@ -133,7 +133,7 @@ class Base:
         if path != change.path or change.after is None or change.after.what != "file":
             return False
         try:
-            return copy.lost_its_origin(change.layer, path)
+            return copy.lost_its_origin(change.layer, path, change.after)
         except OSError:
             return True
 

@@ -329,7 +329,7 @@ class Stage:
         slots = [op.slot for op in ops if op.do in ("new", "put")]
         self._step("sync")
         if len(slots) > MOST_SYNCED:
-            os.sync()
+            syscalls.syncfs(self.fd)
         else:
             for slot in slots:
                 self._sync(slot)
@@ -365,7 +365,7 @@ class Stage:
         """
         try:
             for op in ops:
-                self._do(op)
+                self._carry(op)  # none was done yet
         except BaseException as error:
             left = self.back(ops)
             if left:
@@ -394,7 +394,7 @@ class Stage:
         self._step("finish")
         parents = {op.path.rpartition("/")[0] for op in ops}
         if len(parents) > MOST_SYNCED:
-            os.sync()
+            syscalls.syncfs(self._root_fd)
         else:
             for path in sorted(parents):
                 try:
@@ -537,23 +537,28 @@ class Stage:
         return open_directory(self._root_fd, parent), name
 
     def _do(self, op: Op) -> None:
-        if self.is_done(op):
-            return
+        if not self.is_done(op):
+            self._carry(op)
+
+    def _carry(self, op: Op) -> None:
+        """Do an operation that is not done."""
         self._step(op.do)
         parent, name = self._parent(op)
         try:
             with _Lock(parent, op.lock):
-                there = look_at(parent, name)
                 if op.do == "mode":
                     self._mode(parent, name, op.new, op.was, op.mode)
-                elif op.do == "new":
+                    return
+                if op.do == "new":
                     try:
                         syscalls.rename_new(self.fd, op.slot, parent, name)
                     except FileExistsError:
                         raise _conflict(op, "it was made in the workspace meanwhile") from None
-                elif there is None or mark(there) != op.old:
+                    return
+                there = look_at(parent, name)
+                if there is None or mark(there) != op.old:
                     raise _conflict(op, "it was changed in the workspace meanwhile")
-                elif op.do == "put":
+                if op.do == "put":
                     if there.what == "directory" and not _is_empty(parent, name):
                         raise _conflict(op, "something was made in it in the workspace meanwhile")
                     syscalls.exchange(self.fd, op.slot, parent, name)

@@ -30,7 +30,7 @@ from .model import Change, Side, side
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from .model import Kind
 
@@ -281,15 +281,14 @@ class Copy:
             self._open_up(layer, path)
             return open_below(self.layers[layer], path, flags)
 
-    def lost_its_origin(self, layer: int, path: str) -> bool:
-        """Was this file made from one of the workspace that is not there any more, so far as can be known?
+    def lost_its_origin(self, layer: int, path: str, there: Side) -> bool:
+        """Was ``there``, a file of a layer, made from one of the workspace that has gone, so far as can be known?
 
         overlayfs marks a file that came from below (fs/overlayfs/copy_up.c, ``ovl_set_origin``), and it keeps the mark
         when it is renamed or linked.  So it is known only of the oldest layer, and when ``changes`` has met no name
         that was deleted or replaced inside: from there the file may have come.
         """
-        there = self._layer(layer, path)
-        if layer != 0 or self._moved or there is None or there.links != 1:
+        if layer != 0 or self._moved or there.links != 1:
             return False
         return self._has_origin(layer, path)
 
@@ -581,12 +580,16 @@ def copy_file(source: int, target: int) -> bytes:
         return b""
     except OSError:
         pass
-    size = os.fstat(source).st_size
-    os.ftruncate(target, size)
-    for start, end in _extents(source, size):
+    status = os.fstat(source)
+    size = status.st_size
+    if status.st_blocks * 512 >= size:
+        extents: Iterable[tuple[int, int]] = ((0, size),)  # no hole that would be worth the asking
+    else:
+        extents = _extents(source, size)
+        os.ftruncate(target, size)
+    for start, end in extents:
         whole = whole and start == at
         at = start
-        os.lseek(target, at, os.SEEK_SET)
         while at < end:
             piece = os.pread(source, min(end - at, 1 << 20), at)
             if not piece:
@@ -594,8 +597,8 @@ def copy_file(source: int, target: int) -> bytes:
             made.update(piece)
             view = memoryview(piece)
             while view:
-                view = view[os.write(target, view) :]
-            at += len(piece)
+                written = os.pwrite(target, view, at)
+                view, at = view[written:], at + written
     return made.digest() if whole and at == size else b""
 
 

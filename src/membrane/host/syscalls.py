@@ -4,9 +4,9 @@ Theory of operation
 -------------------
 Only the package ``membrane.host`` imports ctypes.  Each function is one system call with the kernel's names and
 constants; it raises ``OSError`` with the call and its object in the text, and never interprets the result.
-``PyDLL`` keeps the interpreter lock during the call: these calls do not block, and ``clone`` must return in the
-child with the lock held.  A machine that has no column in ``numbers`` is refused at import, because a wrong number
-would be another system call.
+``PyDLL`` keeps the interpreter lock during the call: these calls do not block (but for ``syncfs``, which gives it
+back), and ``clone`` must return in the child with the lock held.  A machine that has no column in ``numbers`` is
+refused at import, because a wrong number would be another system call.
 """
 
 from __future__ import annotations
@@ -233,6 +233,15 @@ def openat2(dirfd: int, path: str | bytes, flags: int, mode: int = 0, resolve: i
     if how is None:
         how = _hows[key] = struct.pack("=3Q", flags | os.O_CLOEXEC, mode, resolve)  # struct open_how
     return _check(_syscall(_OPENAT2, dirfd, _bytes(path), how, 24), "openat2", path)
+
+
+def syncfs(fd: int) -> None:
+    """syncfs(2): all that was written to the file system of ``fd`` is on the disk.  Other threads run meanwhile.
+
+    Raises:
+        OSError: some of it could not be written since ``fd`` was opened (EIO, ENOSPC, EDQUOT); sync(2) says nothing.
+    """
+    _check(_libc.long("syncfs")(ctypes.c_int(fd)), "syncfs")
 
 
 _RENAME_NOREPLACE = 1

@@ -18,9 +18,11 @@ from copies import Workspace, engine, kinds, tree
 from hypothesis import HealthCheck, example, given, settings
 from test_changes_tree import _ACTS, ACT, act
 
+from membrane.changes import transaction
 from membrane.changes.apply import choose
 from membrane.changes.transaction import STAGE_NAME, Unfinished
 from membrane.errors import Conflict, HostError
+from membrane.host import syscalls
 
 Tree = dict[bytes, tuple[object, ...]]
 
@@ -678,3 +680,35 @@ def test_what_is_merged_is_judged(tmp_path: Path) -> None:
     with engine(workspace) as each:
         report = each.apply(merge=True)
     assert [change.path for change, _ in report.refused] == [".gitmodules"]
+
+
+@pytest.mark.parametrize("call", [1, 2])
+def test_what_cannot_be_brought_to_the_disk_is_not_taken_for_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int
+) -> None:
+    """Many files go to the disk in one call, which says when some did not: sync(2) would say nothing."""
+    calls: list[int] = []
+    real = syscalls.syncfs
+
+    def syncfs(fd: int) -> None:
+        calls.append(fd)
+        if len(calls) == call:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(fd)
+
+    monkeypatch.setattr(transaction, "MOST_SYNCED", 0)
+    monkeypatch.setattr(syscalls, "syncfs", syncfs)
+    workspace = full(tmp_path / "w")
+    before = tree(workspace.base)
+    with engine(workspace) as each, pytest.raises(HostError, match="Input/output error") as caught:
+        each.apply()
+    if call == 1:
+        assert tree(workspace.base) == before
+        return
+    assert isinstance(caught.value, Unfinished)
+    assert is_after(tree(workspace.base))
+    with engine(workspace) as each:
+        assert each.resume(forward=True) == []
+    with engine(workspace) as each:
+        assert each.undo() == []
+    assert tree(workspace.base) == before

@@ -34,7 +34,7 @@ TIME_OF_DAY = {
 }
 
 SPELLED = re.compile(
-    r"CLOCK_REALTIME|time_ns|time\s*\.\s*time|from\s+time\s|now|today"
+    r"CLOCK_REALTIME|time_ns|time\s*\.\s*time|from\s+time\s|\.\s*(now|utcnow|today)\b"
 )  # what the tree is looked at for
 
 

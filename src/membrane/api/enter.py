@@ -6,13 +6,13 @@ waits, and ends as the command ended.  When it is killed, its stream ends, and w
 
 from __future__ import annotations
 
-import _socket
 import os
 import select
 import sys
 
 from ..errors import HostError, MembraneError
 from ..host.channel import Channel
+from ..run.door import reach
 from . import wire
 
 TYPE_CHECKING = False
@@ -61,19 +61,11 @@ def parse(words: Sequence[str]) -> tuple[str | None, dict[str, str], tuple[str, 
 
 
 def _connected(path: str) -> Channel:
-    directory, _, name = path.rpartition("/")
-    channel = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET | _socket.SOCK_CLOEXEC)
     try:
-        place = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            channel.connect(f"/proc/self/fd/{place}/{name}")  # a socket's address has room for 107 bytes (unix(7))
-        finally:
-            os.close(place)
+        return Channel(reach(path), wire.TO_SUPERVISOR, wire.FROM_SUPERVISOR)
     except OSError as error:
-        channel.close()
         cause = f"{error.strerror}; it works while the sandbox is open"
         raise HostError("reach the sandbox", cause, target=path) from None
-    return Channel(channel, wire.TO_SUPERVISOR, wire.FROM_SUPERVISOR)
 
 
 def _run(path: str, words: list[str]) -> int:

@@ -34,7 +34,7 @@ from .model import Answer, Change, Deny, Event, Question, Result, Stats, denied_
 from .policy import Policy
 from .reviewed import AsyncReviewed, named, whole
 from .spawning import argv_of, own_program, refuse_surrogates, spawn, umask
-from .streams import Events, Pipes, close_all, pipe_stream, standard_stream
+from .streams import Events, Pipes, close_all, pipe_stream, standard_streams
 
 if TYPE_CHECKING:
     import subprocess
@@ -450,19 +450,8 @@ class AsyncSandbox(AsyncReviewed):
         Raises:
             HostError: it could not be started or confined.
         """
-        ours: list[int] = []
-        theirs: list[int] = []
-        try:
-            for number, wanted in enumerate((stdin, stdout, stderr)):
-                mine, given = standard_stream(number, wanted)
-                ours.append(mine)
-                theirs.append(given)
+        with standard_streams((stdin, stdout, stderr)) as (ours, theirs):
             command = self._start(argv, theirs, env, cwd, on_event)
-        except BaseException:
-            close_all(ours)
-            raise
-        finally:
-            close_all(theirs)
         process = AsyncProcess(command)
         try:
             assert self._loop is not None

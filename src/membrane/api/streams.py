@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from .model import Event
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 MOST_EVENTS = 10_000  # that wait for a reader
 DEVNULL = subprocess.DEVNULL
@@ -138,6 +139,24 @@ def standard_stream(number: int, wanted: int | None) -> tuple[int, int]:
     if wanted == DEVNULL:
         return -1, os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     return -1, os.dup(number if wanted is None else wanted)
+
+
+@contextmanager
+def standard_streams(wanted: Sequence[int | None]) -> Iterator[tuple[list[int], list[int]]]:
+    """``standard_stream`` of all three.  The command's are closed at the end; ours only on an error."""
+    ours: list[int] = []
+    theirs: list[int] = []
+    try:
+        for number, each in enumerate(wanted):
+            mine, given = standard_stream(number, each)
+            ours.append(mine)
+            theirs.append(given)
+        yield ours, theirs
+    except BaseException:
+        close_all(ours)
+        raise
+    finally:
+        close_all(theirs)
 
 
 async def pipe_stream(loop: asyncio.AbstractEventLoop, fd: int, writes: bool) -> Any:

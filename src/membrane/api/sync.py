@@ -23,7 +23,7 @@ from typing import IO, TYPE_CHECKING, Any, Self, TypeVar
 
 from ..errors import HostError
 from .sandbox import AsyncSandbox, answering, refuse_fork, waits_for_itself
-from .streams import close_all, standard_stream
+from .streams import standard_streams
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -257,19 +257,8 @@ class Sandbox:
         on_event: OnEvent | None = None,
     ) -> Process:
         """Start a command and return when it runs (``AsyncSandbox.popen``); pipes are plain binary files."""
-        ours: list[int] = []
-        theirs: list[int] = []
-        try:
-            for number, wanted in enumerate((stdin, stdout, stderr)):
-                mine, given = standard_stream(number, wanted)
-                ours.append(mine)
-                theirs.append(given)
+        with standard_streams((stdin, stdout, stderr)) as (ours, theirs):
             command = self._call(self._core.start(argv, theirs, env, cwd, on_event))
-        except BaseException:
-            close_all(ours)
-            raise
-        finally:
-            close_all(theirs)
         return Process(self, command, ours)
 
     def wrap(

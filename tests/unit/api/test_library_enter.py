@@ -47,7 +47,7 @@ class Door:
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.listener.bind(self.path)
         self.listener.listen(1)
-        self.listener.settimeout(30)
+        self.listener.settimeout(120)
         self.processes: list[subprocess.Popen[bytes]] = []
         self.channels: list[Channel] = []
 
@@ -60,7 +60,7 @@ class Door:
     def take(self, *, keep: bool = False) -> tuple[Channel, wire.Run]:
         """What the program asked for; ``keep``: the streams stay open, and are the caller's to close."""
         accepted, _ = self.listener.accept()
-        accepted.settimeout(30)
+        accepted.settimeout(120)
         channel = Channel(accepted, wire.FROM_SUPERVISOR, wire.TO_SUPERVISOR)  # type: ignore[arg-type]
         self.channels.append(channel)
         run = channel.receive()

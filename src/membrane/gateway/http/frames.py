@@ -59,6 +59,12 @@ def window_update(stream: int, size: int) -> bytes:
     return frame(WINDOW_UPDATE, 0, stream, size.to_bytes(4, "big"))
 
 
+def head(data: bytes | bytearray, at: int) -> tuple[int, int, int, int]:
+    """(length, type, flags, stream) of the frame whose nine bytes of head are at ``at`` (RFC 9113 section 4.1)."""
+    stream = int.from_bytes(data[at + 5 : at + 9], "big") & 0x7FFF_FFFF
+    return data[at] << 16 | data[at + 1] << 8 | data[at + 2], data[at + 3], data[at + 4], stream
+
+
 def rst_stream(stream: int, code: int) -> bytes:
     """The end of a stream (RFC 9113 section 6.4)."""
     return frame(RST_STREAM, 0, stream, code.to_bytes(4, "big"))

@@ -66,6 +66,7 @@ from .frames import (
     client_settings,
     frame,
     goaway,
+    head,
     header,
     rst_stream,
     section,
@@ -225,9 +226,7 @@ class Http2(AnswerSide):
             self._flush_upstream()
             if size - at < 9:
                 break
-            length = data[at] << 16 | data[at + 1] << 8 | data[at + 2]
-            kind, flags = data[at + 3], data[at + 4]
-            stream = int.from_bytes(data[at + 5 : at + 9], "big") & 0x7FFF_FFFF
+            length, kind, flags, stream = head(data, at)
             if not self._settled and (kind != SETTINGS or flags & ACK):
                 raise Broken(PROTOCOL_ERROR, "the first frame is not SETTINGS")
             if length > self._largest:

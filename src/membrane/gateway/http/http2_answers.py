@@ -42,6 +42,7 @@ from .frames import (
     contents,
     frame,
     goaway,
+    head,
     rst_stream,
     section,
     server_settings,
@@ -248,9 +249,7 @@ class AnswerSide(Core):
             self._flush()
             if size - at < 9:
                 break
-            length = data[at] << 16 | data[at + 1] << 8 | data[at + 2]
-            kind, flags = data[at + 3], data[at + 4]
-            stream = int.from_bytes(data[at + 5 : at + 9], "big") & 0x7FFF_FFFF
+            length, kind, flags, stream = head(data, at)
             if not self._answer_settled and (kind != SETTINGS or flags & ACK):
                 raise Broken(PROTOCOL_ERROR, "the server does not speak HTTP/2")
             if self._answer_block is not None and (kind != CONTINUATION or stream != self._answer_block_of[0]):

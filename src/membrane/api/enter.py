@@ -7,11 +7,12 @@ waits, and ends as the command ended.  When it is killed, its stream ends, and w
 from __future__ import annotations
 
 import os
-import select
 import sys
 
 from ..errors import HostError, MembraneError
 from ..host.channel import Channel
+from ..host.inherited import settle
+from ..host.ready import ready
 from ..run.door import reach
 from . import wire
 
@@ -28,21 +29,13 @@ NUMBER = 1  # of the one command on this channel
 
 def main(argv: list[str]) -> int:
     """Run ``argv``; the exit status."""
-    _fill_streams()
     try:
+        settle()  # else a descriptor of ours would be one of the standard streams, and would be sent to the command
         return _run(argv[1], argv[2:])
     except MembraneError as error:
         for line in error.lines():
             print(f"membrane: {line}", file=sys.stderr)
         return error.exit_code
-
-
-def _fill_streams() -> None:
-    """Of the standard streams those that are closed become /dev/null: else a descriptor of ours would be one of them,
-    and would be sent to the command."""
-    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass
-    os.close(fd)
 
 
 def parse(words: Sequence[str]) -> tuple[str | None, dict[str, str], tuple[str, ...]]:
@@ -91,15 +84,15 @@ def _run(path: str, words: list[str]) -> int:
     for fd in (0, 1):  # their other ends are to see the end of the command
         os.dup2(null, fd)
     while True:
-        ready = select.select([channel.fileno(), read], [], [])[0]
-        if read in ready:
+        readable, _ = ready((channel.fileno(), read))
+        if read in readable:
             for number in os.read(read, 64):
                 if number in FORWARDED:
                     try:
                         channel.send(wire.Signal(NUMBER, number))
                     except ConnectionError:
                         pass  # it is closed; how the command ended may still be there to be read
-        if channel.fileno() not in ready:
+        if channel.fileno() not in readable:
             continue
         message = channel.receive()
         if isinstance(message, wire.CommandEnded):

@@ -36,6 +36,7 @@ from ..errors import HostError, InternalError, MembraneError, PolicyError
 from ..events import plain
 from ..host import view
 from ..host.channel import SIGKILL, SIGSTOP, SIGTSTP, Channel, passed
+from ..host.inherited import settle
 from ..plan import mounts
 from ..policy.codec import restore
 from ..run import door, registry
@@ -717,6 +718,7 @@ def main(argv: list[str]) -> int:
     if not isinstance(wanted, wire.Open):
         return 1
     try:
+        settle()
         try:
             os.chdir(wanted.workspace)
         except OSError as error:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import _socket
 import os
-import select
 import stat
 
 from ..errors import HostError, InternalError, PolicyError
@@ -27,6 +26,7 @@ from ..host import inside, landlock
 from ..host import messages as m
 from ..host import syscalls as sc
 from ..host.channel import HELD_DURING_FORK, SIGKILL, Channel, named_pair, run_child
+from ..host.ready import ready
 from ..host.start import Late
 from ..messages import Failure
 from ..plan.model import File, Listen
@@ -313,7 +313,7 @@ class InsideCell(Cell):
     def reap(self) -> None:
         if self._handle < 0:
             return
-        if not select.select([self._handle], [], [], REAP)[0]:
+        if not ready((self._handle,), seconds=REAP)[0]:
             _signal.pidfd_send_signal(self._handle, SIGKILL)
         os.waitpid(self.pid, 0)
         os.close(self._handle)

@@ -33,13 +33,13 @@ import errno
 import fcntl
 import marshal
 import os
-import select
 import stat
 import struct
 import time
 
 from ..errors import HostError, PolicyError
 from ..host.private import make_private
+from ..host.ready import ready
 from ..host.writing import write_all
 from ..value import Value
 from .removal import link_tree, remove_tree
@@ -760,7 +760,7 @@ def _wait(fd: int, name: str) -> None:
             continue  # it has ended meanwhile
         try:
             # The number may have gone to another process since; that one began later.
-            if started_at(pid) == started and not select.select([process], [], [], max(0, until - time.monotonic()))[0]:
+            if started_at(pid) == started and not ready((process,), seconds=max(0, until - time.monotonic()))[0]:
                 cause = f"what ran on the change set {name!r} was killed, and its process {pid} has not ended"
                 raise InUse("use the change set", cause, fix=("wait until it ends", "use another name: --review=NAME"))
         finally:

@@ -232,26 +232,25 @@ def _reap(channel: Channel, command: int, slave: int, failed_exec: int, null: in
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     _signal.signal(SIGCHLD, lambda _number, _frame: None)
     _signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    # Not select(2), which takes no descriptor above 1023: the caller may have left us more than that.  Nor poll(2):
+    # that fails where fewer descriptors are allowed than it is asked about, and another command of a persistent
+    # sandbox may set the limit of this process (prlimit(2)).
+    poll = select.epoll()
+    poll.register(failed_exec, select.EPOLLIN)
+    poll.register(wake_read, select.EPOLLIN)
     if slave >= 0:
         _signal.signal(SIGTTOU, _signal.SIG_IGN)
     freezer = _Freezer(whole=whole)
     # Until the command has called execve the channel is its own: it waits on it for the word.
     while True:
-        try:
-            ready = select.select([failed_exec, wake_read], [], [])[0]
-        except InterruptedError:
-            continue
-        if failed_exec in ready:
+        if any(fd == failed_exec for fd, _event in poll.poll()):
             break
         _drain(wake_read)
         _collect(channel, command, slave, freezer)
+    poll.unregister(failed_exec)
     os.close(failed_exec)
     replace_streams(null)
-    # Not poll(2): that fails where fewer descriptors are allowed than it is asked about, and another command of a
-    # persistent sandbox may set the limit of this process (prlimit(2)).
-    poll = select.epoll()
     poll.register(channel.fileno(), select.EPOLLIN)
-    poll.register(wake_read, select.EPOLLIN)
     while True:
         _collect(channel, command, slave, freezer)
         for fd, _event in poll.poll():

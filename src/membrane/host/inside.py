@@ -36,6 +36,7 @@ from . import syscalls as sc
 from .channel import SIGCHLD, SIGCONT, SIGKILL, Step, run_child
 from .confine import give_up_privileges
 from .init import execute, set_limits
+from .ready import ready
 from .supervised_names import Shared
 
 TYPE_CHECKING = False
@@ -557,7 +558,7 @@ def end_orphans() -> bool:
             try:
                 if _is_below(pid, me):
                     _signal.pidfd_send_signal(handle, SIGKILL)
-                    select.select([handle], [], [], 1.0)
+                    ready((handle,), seconds=1.0)
                     os.waitpid(pid, os.WNOHANG)  # of a child of ours
             except (OSError, ChildProcessError):
                 pass

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import errno
 import os
-import select
 
 from ..errors import HostError, InternalError
 from ..messages import Failure
@@ -30,6 +29,8 @@ from .channel import (
     pair,
     run_child,
 )
+from .inherited import ensure_streams
+from .ready import ready
 from .start import Late, operation
 
 TYPE_CHECKING = False
@@ -263,7 +264,7 @@ class Launch:
         except ChildProcessError:
             pass
         if self.init_pidfd >= 0:
-            select.select([self.init_pidfd], [], [], 10)
+            ready((self.init_pidfd,), seconds=10)
             os.close(self.init_pidfd)
             self.init_pidfd = -1
 
@@ -304,7 +305,7 @@ class Spawner:
             pass  # reported below
         finally:
             theirs.close()
-        message = self.channel.receive() if select.select([self.channel], [], [], SPAWN)[0] else None
+        message = self.channel.receive() if ready((self.channel.fileno(),), seconds=SPAWN)[0] else None
         if not isinstance(message, m.Ready):
             cause = f"{message.step}: {message.cause}" if isinstance(message, Failure) else "it ended early"
             raise HostError("start the process that runs the commands", cause, fix=("membrane doctor",))
@@ -391,23 +392,3 @@ def _setting(name: str) -> str:
         return os.read(fd, 64).decode("ascii", "replace").strip()
     finally:
         os.close(fd)
-
-
-def stream_is_open(fd: int) -> bool:
-    """Whether a standard stream exists; a closed one is replaced by /dev/null before anything else is opened."""
-    try:
-        os.fstat(fd)
-    except OSError:
-        return False
-    return True
-
-
-def ensure_streams() -> None:
-    """Open /dev/null for every closed standard stream: a later descriptor must not take its number."""
-    for fd in (0, 1, 2):
-        if not stream_is_open(fd):
-            opened = os.open("/dev/null", os.O_RDWR)
-            if opened != fd:
-                os.dup2(opened, fd)
-                os.close(opened)
-            os.set_inheritable(fd, True)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import errno
 import marshal
 import os
-import select
 import signal
 import struct
 import sys
@@ -24,6 +23,7 @@ from ..plan.build import BASE_KUID
 from ..plan.model import NetworkPlan, Support
 from . import landlock, netlink, netns, overlay, seccomp
 from . import syscalls as sc
+from .ready import ready
 from .surroundings import confined
 
 TYPE_CHECKING = False
@@ -77,7 +77,7 @@ def _try(probe: Probe, fix: str) -> tuple[Support, str]:
             os._exit(0)
     os.close(send)
     try:
-        readable, _, _ = select.select([receive], [], [], _DEADLINE)
+        readable, _ = ready((receive,), seconds=_DEADLINE)
         data = os.read(receive, 65536) if readable else b""
     finally:
         os.close(receive)
@@ -385,7 +385,7 @@ def _pidfd() -> str:
         signal.pause()
     pidfd = os.pidfd_open(pid)
     signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-    if not select.select([pidfd], [], [], 2)[0]:
+    if not ready((pidfd,), seconds=2)[0]:
         raise Absent("the end of a process was not reported")
     return ""
 

@@ -36,7 +36,6 @@ from __future__ import annotations
 
 import gc
 import os
-import select
 import time
 
 from . import landlock, seccomp, view
@@ -44,6 +43,7 @@ from . import messages as m
 from . import syscalls as sc
 from .channel import SIGCHLD, SIGKILL, LaunchFailed, Step, passed, run_child
 from .init import assemble, make_terminal, notifying, reap_ended, replace_streams, run_command, waiting_for
+from .ready import ready
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _wait_for_all(wake: int) -> None:
     deadline = time.monotonic() + LAST
     try:
         while (left := deadline - time.monotonic()) > 0:
-            if not os.waitpid(-1, os.WNOHANG)[0] and select.select([wake], [], [], left)[0]:
+            if not os.waitpid(-1, os.WNOHANG)[0] and ready((wake,), seconds=left)[0]:
                 os.read(wake, 512)
     except ChildProcessError:
         pass

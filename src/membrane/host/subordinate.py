@@ -10,12 +10,12 @@ no_new_privs does not hold, and decide by those files again, so a wrong answer o
 from __future__ import annotations
 
 import os
-import select
 
 from ..errors import HostError
 from ..plan.model import RANGE, Subordinate
 from . import syscalls
 from .channel import SIGKILL
+from .ready import ready
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def _end(child: int, errors: int) -> tuple[int, str]:
     """Its exit status, as waitpid(2) has it, and what it said; killed when it takes too long."""
     pidfd = os.pidfd_open(child)
     try:
-        if not select.select([pidfd], [], [], SECONDS)[0]:
+        if not ready((pidfd,), seconds=SECONDS)[0]:
             os.kill(child, SIGKILL)
         _, status = os.waitpid(child, 0)
         os.set_blocking(errors, False)

@@ -130,9 +130,9 @@ class Relay:
             try:
                 view = view[os.write(self.screen, view) :]
             except BlockingIOError:
-                import select
+                from .ready import ready
 
-                select.select([], [self.screen], [], 1)
+                ready((), (self.screen,), seconds=1)
             except OSError:
                 return False
         return bool(data)

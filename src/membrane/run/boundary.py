@@ -34,6 +34,7 @@ from ..escaping import escape
 from ..events import Binding, EventsLost, SessionEnded, SessionStarted
 from ..host.facts import CAP_SYS_ADMIN, effective_capabilities, git_root, in_initial_user_namespace
 from ..host.private import make_private
+from ..host.ready import ready
 from ..plan import mounts
 from ..plan.build import identity, receipt
 from ..plan.model import Bind, File, HeldTree, Layer, Listen, ReadOnly
@@ -910,7 +911,7 @@ class Boundary(ABC):
         self._unwatch(self.gateway.control)
         self._unwatch(self.gateway.pidfd)
         while self.gateway.read():
-            if not select.select([self.gateway.control], [], [], 0.1)[0]:
+            if not ready((self.gateway.control,), seconds=0.1)[0]:
                 break
         cause = f": {self.gateway.error}" if self.gateway.error else ""
         self.failure = f"the gateway died; the command was killed{cause}"

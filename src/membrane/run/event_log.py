@@ -21,6 +21,7 @@ from .. import clock
 from ..errors import HostError, InternalError
 from ..escaping import escape
 from ..events import EVENTS, AccessDenied, EventsLost, encode, plain
+from ..host.ready import ready
 from ..lines import json_text, parsed
 
 TYPE_CHECKING = False
@@ -365,9 +366,7 @@ class Stream:
         """How much is taken now."""
         most = LARGEST_WRITE
         if self._polled:
-            import select
-
-            if not select.select([], [self._fd], [], 0)[1]:
+            if not ready((), (self._fd,), seconds=0)[1]:
                 return 0
             most = PIECE
         try:

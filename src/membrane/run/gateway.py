@@ -18,6 +18,7 @@ import time
 
 from ..errors import HostError, MembraneError
 from ..host.channel import SIGKILL
+from ..host.ready import ready
 from ..messages import Frames
 
 TYPE_CHECKING = False
@@ -235,7 +236,7 @@ class Gateway:
         deadline = time.monotonic() + START
         while not self.certificate:
             left = deadline - time.monotonic()
-            if left <= 0 or not select.select([self.control], [], [], left)[0]:
+            if left <= 0 or not ready((self.control,), seconds=left)[0]:
                 raise HostError("start the gateway", f"no certificate authority within {START:.0f} s")
             if not self.read():
                 raise HostError("start the gateway", self.error or "it ended early")
@@ -264,7 +265,7 @@ class Gateway:
         except OSError:
             pass  # it is gone; what it sent before is still there
         wrong = self._take_rest(deadline)
-        in_time = bool(select.select([self.pidfd], [], [], max(0.0, deadline - time.monotonic()))[0])
+        in_time = bool(ready((self.pidfd,), seconds=max(0.0, deadline - time.monotonic()))[0])
         if not in_time:
             os.kill(self.pid, SIGKILL)
         status = os.waitpid(self.pid, 0)[1]
@@ -299,7 +300,7 @@ class Gateway:
         assert self._socket is not None
         try:
             while (left := deadline - time.monotonic() if deadline else 0.0) >= 0:
-                if not select.select([self._socket], [], [], left)[0] or not self.read():
+                if not ready((self._socket.fileno(),), seconds=left)[0] or not self.read():
                     break
         except (MembraneError, OSError) as error:
             return str(error)

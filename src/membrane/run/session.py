@@ -23,6 +23,7 @@ from ..errors import HostError, MembraneError
 from ..escaping import escape
 from ..events import AccessDenied
 from ..host.channel import SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGSTOP, SIGTERM, SIGTSTP, SIGWINCH
+from ..host.ready import ready
 from ..host.writing import write_all
 from . import registry
 from .boundary import Boundary
@@ -145,7 +146,7 @@ class Session(Boundary):
     def _launcher_ended(self) -> None:
         if self.wait_status is None:
             # It ends after the command does; if that sent its status first, the news is already waiting.
-            if select.select([self.cell.command], [], [], 1)[0]:
+            if ready((self.cell.command.fileno(),), seconds=1)[0]:
                 self._on_command()
             if self.wait_status is None and not self.failure:
                 self.failure = "the launcher died; the command was killed"

@@ -22,6 +22,7 @@ import sys
 
 from ..errors import EX_WRAPPER, HostError, MembraneError, PolicyError
 from ..escaping import escape, unescape, visible
+from ..host.inherited import settle
 from ..host.writing import write_all
 from ..run.session import Hooks
 
@@ -412,6 +413,7 @@ def main(argv: list[str]) -> int:
 
             print(f"srt (membrane {VERSION})")
             return 0
+        settle()
         return _run(arguments, debug)
     except MembraneError as error:
         _say(error.lines())

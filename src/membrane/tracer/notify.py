@@ -52,6 +52,7 @@ from ..events import (
     access_as_data,
 )
 from ..host import notify, seccomp, syscalls, unixsockets
+from ..host.ready import ready
 from ..lines import Lines
 from ..policy import reasons
 from ..policy.model import Deny, PathAccess, SocketAccess
@@ -246,7 +247,7 @@ class Notifications:
         while self._processes.alive() and time.monotonic() < deadline:
             self._reap()  # the kernel takes the namespace down while we look
             if self._processes.alive():
-                select.select([self._processes], [], [], 0.002)
+                ready((self._processes.fileno(),), seconds=0.002)
         self._write_down(write)
 
     def losses(self) -> dict[str, int]:

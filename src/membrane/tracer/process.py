@@ -37,6 +37,7 @@ from ..host import syscalls as sc
 from ..host.channel import HELD_DURING_FORK, SIGKILL, default_signals, die_with, failure, pair
 from ..host.confine import give_up_privileges
 from ..host.facts import effective_capabilities
+from ..host.ready import ready
 from ..lines import json_text
 from ..messages import Failure
 from ..value import Value
@@ -184,7 +185,7 @@ class Tracer:
             for fd in (listener, root, table):
                 if fd >= 0:
                     os.close(fd)
-        message = self._channel.receive() if select.select([self._channel], [], [], ATTACH)[0] else None
+        message = self._channel.receive() if ready((self._channel.fileno(),), seconds=ATTACH)[0] else None
         if not isinstance(message, m.Attached):
             cause = message.cause if isinstance(message, Failure) else "it ended early"
             raise HostError("attach the tracer", cause)
@@ -265,7 +266,7 @@ class Tracer:
             self._channel.socket.shutdown(_socket.SHUT_WR)
             self._channel.setblocking(False)
             while (left := deadline - time.monotonic()) > 0:
-                if select.select([self._channel], [], [], left)[0] and not self.read():
+                if ready((self._channel.fileno(),), seconds=left)[0] and not self.read():
                     break
         except OSError:
             pass
@@ -277,7 +278,7 @@ class Tracer:
             return True
         if not self._finished:
             self.finish()
-        ended = bool(select.select([self.pidfd], [], [], END if self._finished else 0.0)[0])
+        ended = bool(ready((self.pidfd,), seconds=END if self._finished else 0.0)[0])
         if not ended:
             os.kill(self.pid, SIGKILL)
         status = os.waitpid(self.pid, 0)[1]
@@ -301,7 +302,7 @@ def _child(
 
         why = why_not()
         if why:  # there is little to do, and time for it until ``attach``: the processors are the launcher's
-            select.select([channel], [], [])
+            ready((channel.fileno(),))
         default_signals()
         _only(channel.fileno())
         sc.erase_environment()

@@ -16,12 +16,12 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import select
 import stat
 import struct
 
 from ..host import syscalls
 from ..host.notify import DONE, SENT
+from ..host.ready import ready
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def _as_root(thread: int, uid: int, action: Callable[[], None]) -> int:
     os.close(answering)
     os.close(namespace)
     try:
-        if not select.select([answers], [], [], _SECONDS)[0]:
+        if not ready((answers,), seconds=_SECONDS)[0]:
             os.kill(pid, 9)
             return errno.EPERM
         answer = os.read(answers, 1)

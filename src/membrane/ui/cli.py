@@ -18,6 +18,7 @@ import sys
 
 from ..errors import EX_WRAPPER, HostError, MembraneError, PolicyError
 from ..escaping import escape, visible
+from ..host.inherited import settle
 from . import options
 
 TYPE_CHECKING = False
@@ -117,6 +118,7 @@ def _dispatch(invocation: Invocation) -> int:
 
         print(f"membrane {VERSION}")
         return 0
+    settle()
     if invocation.command is options.RUN:
         return _reset(invocation) if invocation.has("reset") else _run(invocation)
     return _SUBCOMMANDS[invocation.command.name](invocation)

@@ -36,6 +36,7 @@ import termios
 from ..errors import HostError
 from ..escaping import escape
 from ..host.private import make_private
+from ..host.ready import ready
 from ..run.session import Hooks
 from .options import UsageError
 
@@ -325,7 +326,7 @@ class Keeper:
         self._clients[channel.fileno()] = Client(channel)
 
     def _is_own(self, channel: socket.socket) -> bool:
-        pid, uid, _gid = struct.unpack("3i", channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        pid, uid, _gid = struct.unpack("iII", channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         try:
             return uid == os.geteuid() and os.stat(f"/proc/{pid}/ns/user").st_ino == self._namespace
         except OSError:
@@ -383,7 +384,7 @@ class Keeper:
 
     def _end(self) -> None:
         while self._on_terminal(select.POLLIN):
-            if not select.select([self._master], [], [], 0)[0]:
+            if not ready((self._master,), seconds=0)[0]:
                 break
         code = os.waitstatus_to_exitcode(os.waitpid(self._job, 0)[1])
         status = 128 - code if code < 0 else code

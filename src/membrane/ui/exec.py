@@ -11,12 +11,12 @@ stream ends, and with it the command.
 from __future__ import annotations
 
 import os
-import select
 
 from ..changes import store
 from ..errors import HostError, InternalError
 from ..escaping import escape
 from ..host.channel import SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGSTOP, SIGTERM, SIGTSTP, SIGWINCH
+from ..host.ready import ready
 from ..host.terminal import Relay
 from ..messages import Failure
 from ..run import joined, registry
@@ -121,7 +121,7 @@ class _Caller:
 
     def _printed(self) -> bool:
         assert self._relay is not None
-        return bool(select.select([self._relay.master], [], [], 0)[0])
+        return bool(ready((self._relay.master,), seconds=0)[0])
 
     def _begin(self, message: joined.Began, own: tuple[bool, bool, bool]) -> None:
         if message.master is not None:
@@ -143,18 +143,18 @@ class _Caller:
                 reading += [] if ended else [relay.master]
                 reading += [relay.keyboard] if relay.reads_keyboard else []
                 writing = [relay.master] if relay.pending else []
-            ready, ready_to_write, _ = select.select(reading, writing, [])
-            if self._wake in ready:
+            readable, writable = ready(reading, writing)
+            if self._wake in readable:
                 for number in os.read(self._wake, 64):
                     self._on_signal(number)
             if relay is not None:
-                if relay.master in ready_to_write:
+                if relay.master in writable:
                     relay.flush()
-                if relay.keyboard in ready and not relay.from_keyboard():
+                if relay.keyboard in readable and not relay.from_keyboard():
                     self._channel.send(joined.Signal(SIGHUP))
-                if relay.master in ready:
+                if relay.master in readable:
                     ended = not relay.to_screen()
-            if self._channel.fileno() in ready:
+            if self._channel.fileno() in readable:
                 return self._channel.receive()
 
     def _on_signal(self, number: int) -> None:

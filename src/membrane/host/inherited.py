@@ -1,0 +1,80 @@
+"""What a process was started with, made into what this program is written for.
+
+Theory of operation
+-------------------
+execve(2) keeps descriptors, ignored signals and the signal mask, and each program chooses them for the next: a daemon
+closes its streams, a service manager ignores SIGCHLD, a runtime blocks signals in the thread that starts a child.  What
+would be wrong with us is undone once, before anything else is opened or forked:
+
+* a closed standard stream becomes ``/dev/null``: a later descriptor would take its number, and be the command's;
+* SIGCHLD is not ignored: the kernel would reap our children by itself, and wait4(2) would say ECHILD for a status;
+* no signal is blocked: the supervisor would not be ended by SIGTERM, nor the command by what is forwarded to it;
+* ``/proc`` is that of our pid namespace (``unshare --pid`` without ``--mount-proc``): a number of ours would name
+  another process there, whose maps would be written, and whose confinement would be read back for the command's.
+
+Ignored SIGHUP, SIGINT and SIGQUIT stay: they are the wish of nohup(1), or of a shell that has no job control.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from ..errors import HostError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal as _signal
+else:
+    import _signal
+
+_SIGCHLD = 17
+
+
+def settle() -> None:
+    """Undo what the caller of this program left in it; at the start of the main thread.
+
+    Raises:
+        HostError: ``/proc`` is not that of this process.
+        OSError: there is no ``/dev/null``, or no descriptor left.
+    """
+    ensure_streams()
+    if _signal.getsignal(_SIGCHLD) == _signal.SIG_IGN:
+        _signal.signal(_SIGCHLD, _signal.SIG_DFL)
+    _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
+    check_proc()
+
+
+def ensure_streams() -> None:
+    """Open ``/dev/null`` for every closed standard stream."""
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:
+            opened = os.open("/dev/null", os.O_RDWR)
+            if opened != fd:
+                os.dup2(opened, fd)
+                os.close(opened)
+            os.set_inheritable(fd, True)
+    # The interpreter found them closed, and has None.
+    sys.stdin = sys.stdin or os.fdopen(0, encoding="utf-8", closefd=False)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", encoding="utf-8", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", encoding="utf-8", closefd=False)
+
+
+def check_proc() -> None:
+    """Is ``/proc`` that of this process (proc(5), ``/proc/self``: by the pid namespace of the mount)?
+
+    Raises:
+        HostError: it is another pid namespace's, or there is none.
+    """
+    try:
+        shown = os.readlink("/proc/self")
+    except OSError as error:
+        there = os.path.isdir("/proc/1")
+        cause = "it shows another pid namespace, without this process" if there else error.strerror or ""
+    else:
+        if shown == str(os.getpid()):
+            return
+        cause = f"it shows another pid namespace, in which this process is {shown} and not {os.getpid()}"
+    raise HostError("use /proc", cause, fix=("mount -t proc proc /proc", "unshare --pid --fork --mount-proc ..."))

@@ -424,3 +424,21 @@ def test_on_a_real_terminal(box: Box) -> None:
         terminal.expect("only in part: 1")
         assert terminal.wait() == 0
     assert (box.workspace / "text").read_bytes() == FIRST and not (box.workspace / "new").exists()
+
+
+@pytest.mark.needs_kernel("overlayfs in a user namespace")
+def test_line_by_line_on_a_real_terminal(box: Box) -> None:
+    (box.workspace / "text").write_bytes(BASE)
+    assert reviewed(box, "sed -i 's/^line 3$/three/; s/^line 30$/thirty/' text").returncode == 0
+    with box.terminal("apply", "one", "--patch") as terminal:
+        terminal.expect(r"\(1/2\) Put this hunk in place")
+        terminal.send("\x03")
+        assert terminal.wait() != 0
+    assert (box.workspace / "text").read_bytes() == BASE
+    with box.terminal("apply", "one", "--patch") as terminal:
+        for question, answer in ((r"\(1/2\).*\? ", "y"), (r"\(2/2\).*\? ", "n"), ("everything as it is: ", "a")):
+            terminal.expect(question)
+            terminal.send(f"{answer}\r")
+        terminal.expect("only in part: 1")
+        assert terminal.wait() == 0
+    assert (box.workspace / "text").read_bytes() == FIRST

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -16,7 +17,7 @@ from membrane.changes.apply import Engine
 from membrane.changes.hunks import Hunk
 from membrane.changes.model import Change
 from membrane.changes.parts import Whole
-from membrane.errors import Conflict
+from membrane.errors import Conflict, HostError
 
 BASE = b"".join(b"line %d\n" % number for number in range(1, 41))
 CHANGED = BASE.replace(b"line 3\n", b"three\r\n").replace(b"line 20\n", b"\xff\n").replace(b"line 40\n", b"end")
@@ -169,6 +170,29 @@ def test_exact_names_bring_nothing_that_is_below_them(made: Workspace) -> None:
         assert kinds(list(each.apply(["new"], exact=True).applied)) == [("added", "new")]
         assert kinds(list(each.apply(["new/b"], exact=True, dry_run=True).applied)) == [("added", "new/b")]
         assert kinds(list(each.apply(["new"], dry_run=True).applied)) == [("added", "new/a"), ("added", "new/b")]
+
+
+@pytest.mark.parametrize("at", ["begin", "make stage", "stage file", "sync", "journal", "put", "new", "finish"])
+def test_an_error_at_any_step_leaves_the_file_as_it_was(made: Workspace, at: str) -> None:
+    made.write("new", "n\n")
+    seen = []
+
+    def step(name: str) -> None:
+        seen.append(name)
+        if name == at and seen.count(at) == 1:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with engine(made, step) as each:
+        second = cut(each, "text")[1]
+        with pytest.raises((HostError, OSError)):
+            each.apply(hunks={"text": [second]})
+        if at == "finish":  # everything is in place, and the undo copy is to be kept
+            assert each.resume(forward=True) == []
+            assert (made.base / "text").read_bytes() == SECOND
+            each.undo()
+        assert (made.base / "text").read_bytes() == BASE and (made.base / "other").read_text() == "o\n"
+        each.apply(hunks={"text": [second]})
+    assert (made.base / "text").read_bytes() == SECOND and at in seen
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

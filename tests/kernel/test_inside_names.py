@@ -132,6 +132,17 @@ def test_git_works_in_a_repository_with_a_hidden_file(place: Place, made: str) -
     assert ".env" not in control.stdout and control.returncode == 0, control.stderr
 
 
+@pytest.mark.needs_tool("git")
+def test_git_adds_no_hidden_file(place: Place) -> None:
+    place._run(["git", "init", "-q", "."])
+    argv = "git add . && git status --short && git check-ignore -v .env"
+    done = place.run("sh", "-c", argv)
+    assert done.returncode == 0, done
+    assert "A  old.txt" in done.stdout and "A  .env" not in done.stdout
+    control = place._run(["git", "add", "-n", "."])
+    assert "add '.env'" in control.stdout
+
+
 WORK = """
 set -e
 printf '#!/bin/sh\\necho script\\n' > s ; chmod +x s ; ./s

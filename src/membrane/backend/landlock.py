@@ -231,7 +231,7 @@ class InsideCell(Cell):
             if isinstance(op, File) and place != op.target:
                 os.makedirs(os.path.dirname(place), 0o700, exist_ok=True)
                 with open(place, "xb") as file:
-                    file.write(op.content)
+                    file.write(op.content.replace(f"{MASK_SOURCE}/".encode(), f"{self.directory}/files/".encode()))
         own = [(name, self._own(value)) for name, value in environment]
         try:
             self._channel.send(

@@ -139,7 +139,7 @@ REPOSITORY = """\
 mkdir repo ; cd repo ; git init -q . ; git config user.email a@b ; git config user.name n
 echo KEY=hidden > .env ; echo .env > .gitignore ; printf 'all: prog\\nprog:\\n\\tcp /bin/true prog\\n' > Makefile
 membrane -q --backend auto -- sh -euc '
-    cat .env || echo hidden
+    test -z "$(cat .env)" && echo hidden
     git add . ; git commit -qm one ; git checkout -qb two ; echo two > two ; git add . ; git commit -qm two
     git checkout -q - ; test ! -e two ; echo more >> Makefile ; git stash -q ; git stash pop -q
     git checkout -q Makefile

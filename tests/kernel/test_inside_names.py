@@ -132,6 +132,17 @@ def test_git_works_in_a_repository_with_a_hidden_file(place: Place, made: str) -
     assert ".env" not in control.stdout and control.returncode == 0, control.stderr
 
 
+@pytest.mark.needs_tool("git")
+def test_git_adds_no_hidden_file(place: Place) -> None:
+    place._run(["git", "init", "-q", "."])
+    argv = "git add . && git status --short && git check-ignore -v .env"
+    done = place.run("sh", "-c", argv)
+    assert done.returncode == 0, done
+    assert "A  old.txt" in done.stdout and "A  .env" not in done.stdout
+    control = place._run(["git", "add", "-n", "."])
+    assert "add '.env'" in control.stdout
+
+
 WORK = """
 set -e
 printf '#!/bin/sh\\necho script\\n' > s ; chmod +x s ; ./s
@@ -236,7 +247,8 @@ def test_no_way_by_name_leads_to_what_is_hidden_or_read_only(place: Place) -> No
     passed = {name for name in NAMES if control[name] in (SECRET, "written", "cut", "removed", "replaced")}
     assert passed >= set(NAMES) - {"by_empty_path"}
     answers = set(found.values())
-    assert answers <= {"EACCES", "EXDEV", "ENOSYS", "ENOENT"}, found
+    assert answers <= {"EACCES", "EXDEV", "ENOSYS", "ENOENT", ""}, found  # some are shown empty, by name
+    assert {name for name in NAMES if not found[name]} <= {name for name in NAMES if control[name] == SECRET}
     assert {name for name in NAMES if found[name] == "ENOSYS"} == {"by_openat2"}
     assert {name for name in NAMES if found[name] == "ENOENT"} <= {"by_empty_path"}
 
@@ -325,7 +337,7 @@ for n in range(600):
 stop.append(1); thread.join()
 print(json.dumps([sorted(told), outcome(lambda: read("free/got"))]))
 """)
-    assert set(found[0]) <= {"EACCES", "ENOENT", "EXDEV", "made"} and "made" in found[0] and found[1] == "ENOENT"
+    assert set(found[0]) <= {"EACCES", "ENOENT", "EXDEV", "made", ""} and "made" in found[0] and found[1] == "ENOENT"
     assert (place.path / "sub" / ".env").read_text() == SECRET
 
 
@@ -384,7 +396,27 @@ print(json.dumps([outcome(lambda: read(name)) for name in ("late.txt", ".env.d/x
         (place.path / "new").rename(place.path / "sub" / ".env")
         (place.path / "sub" / "late").write_text("late")
         out, _said = run.communicate("go\n", timeout=60)
-    assert json.loads(out) == ["late", "EACCES", "EACCES", "late", "EACCES", "EACCES"]
+    assert json.loads(out) == ["late", "EACCES", "", "late", "EACCES", "EACCES"]
+
+
+def test_hidden_files_that_programs_read_at_their_start_are_empty_as_natively(place: Place) -> None:
+    body = """
+def grown():
+    os.write(os.open("/proc/self/fd/%d" % os.open(".env", os.O_RDONLY), os.O_RDWR), b"x")
+def directory(): os.open(".env", os.O_RDONLY | os.O_DIRECTORY)
+print(json.dumps([outcome(lambda: read(name)) for name in (".env", "sub/.env", "id_rsa")] + [outcome(directory),
+    outcome(lambda: os.write(os.open(".env", os.O_RDONLY), b"x")), outcome(grown) not in ("ok", "")]))
+"""
+    (place.path / "id_rsa").write_text(SECRET)
+    events = place.home / "events"
+    found = place.python(body, options=("--events", str(events)))
+    assert found == ["", "", "", "ENOTDIR", "EBADF", True]
+    told = [json.loads(line) for line in events.read_text().splitlines()]
+    reads = [one["access"]["path"] for one in told if one["event"] == "AccessDenied"]
+    assert {".env", "sub/.env", "id_rsa"} <= set(reads)
+    argv = [sys.executable, "-m", "membrane", "-q", "--no-trace", "--", "/usr/bin/python3", "-c", PRELUDE + body]
+    native = place._run(argv)
+    assert json.loads(native.stdout)[:5] == found[:5], native
 
 
 def test_what_the_pool_has_no_inode_for_is_made_and_read_as_well(place: Place) -> None:

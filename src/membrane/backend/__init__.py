@@ -68,10 +68,14 @@ class Broken(News):
 
 
 class Refused(News):
-    """The command may not make, change or remove a name, or connect to a unix socket; ``reason``: of the policy."""
+    """The command may not read, make, change or remove a name, or connect to a unix socket.
+
+    ``reason``: of the policy.  ``operation``: "read", else "write".
+    """
 
     path: str
     reason: str
+    operation: str
 
 
 class Waiting(News):

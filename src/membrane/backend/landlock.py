@@ -150,7 +150,7 @@ class InsideCommand(NativeCommand):
     def read(self) -> News:
         message = self._channel.receive()
         if isinstance(message, m.NameRefused):
-            return Refused(message.path, message.reason)
+            return Refused(message.path, message.reason, message.operation)
         if message is None:
             return Broken("the keeper of the command was killed; the command was ended")
         return told(message)
@@ -172,7 +172,7 @@ class InsideCell(Cell):
         self.terminal, self.kept, self.reads = -1, {}, None
         self.directory = _directory(start.session)
         os.mkdir(self.directory, 0o700)
-        for name in ("tmp", "home", "files", "doors"):
+        for name in ("tmp", "home", "files", "doors", "none"):
             os.mkdir(f"{self.directory}/{name}", 0o700)
         self._listener = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
         self._listener.bind(("127.0.0.1", 0))
@@ -231,7 +231,7 @@ class InsideCell(Cell):
             if isinstance(op, File) and place != op.target:
                 os.makedirs(os.path.dirname(place), 0o700, exist_ok=True)
                 with open(place, "xb") as file:
-                    file.write(op.content)
+                    file.write(op.content.replace(f"{MASK_SOURCE}/".encode(), f"{self.directory}/files/".encode()))
         own = [(name, self._own(value)) for name, value in environment]
         try:
             self._channel.send(

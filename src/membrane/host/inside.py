@@ -30,14 +30,14 @@ from ..errors import HostError
 from ..plan.model import Bind, Mask, Overlay, ReadOnly
 from ..plan.mounts import inside
 from ..policy.reasons import HIDDEN, READ_ONLY
-from . import landlock, seccomp
+from . import landlock, pool, seccomp
 from . import messages as m
 from . import syscalls as sc
 from .channel import SIGCHLD, SIGCONT, SIGKILL, Step, run_child
 from .confine import give_up_privileges
 from .init import execute, set_limits
+from .pool import Shared
 from .ready import ready
-from .supervised_names import Shared
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from .channel import Channel
     from .start import Start
     from .supervised import Sockets
-    from .supervised_names import Judge, Pool
+    from .supervised_names import Judge
 else:
     import _signal
 
@@ -124,31 +124,8 @@ def grants(ops: Sequence[MountOp], directory: str) -> Shared:
             above, _, name = op.target.rpartition("/")
             reason = str(HIDDEN if isinstance(op, Mask) else READ_ONLY)
             denied.setdefault(os.path.realpath(above or "/").rstrip("/") + "/" + name, reason)
-    return Shared(out + walk.out, walk.shared, denied)
-
-
-def pool(granted: Shared, directory: str) -> Pool | None:
-    """Inodes with a rule, for what is made in shared directories; None: nothing is, or no place for them is found.
-
-    They have to lie on the mount of those directories: in our own directory, or with a repository's objects, of which
-    git looks at none that it did not name.
-    """
-    from .supervised_names import POOL_FILES, Pool
-
-    files = 0 if all(granted.shared.values()) else POOL_FILES
-    name = os.path.basename(directory).removeprefix(".")
-    for shared in sorted(granted.shared):
-        for place in (f"{directory}/pool", f"{shared}/.git/objects/{name}", f"{shared}/objects/{name}"):
-            try:
-                above = os.path.dirname(place)
-                if os.path.realpath(above) != above or os.stat(above).st_dev != os.stat(shared).st_dev:
-                    continue
-                made = Pool(place, files)
-            except OSError:
-                continue
-            granted.rules += [(path, landlock.WRITE) for path in made.paths()]
-            return made
-    return None
+    emptied = frozenset(os.path.realpath(op.target) for op in ops if isinstance(op, Mask) and op.empty)
+    return Shared(out + walk.out, walk.shared, denied, emptied)
 
 
 class _Walk:
@@ -218,7 +195,7 @@ def keeper(start: Start, channel: Channel, made: Inside, supervisor: int) -> NoR
         _end(1, [made.directory])
     with Step(channel, "bind a file rule"):
         granted = grants((*start.plan.mounts, *fill.late.ops), made.directory)
-        ready = pool(granted, made.directory) if granted.shared else None
+        ready = pool.make(granted, made.directory) if granted.shared else None
     rules, own = granted.rules, [made.directory, *([ready.directory] if ready else [])]
     start = start.replace(plan=start.plan.replace(environment=fill.late.environment))
     slave = _terminal(channel) if any(start.terminal) else -1
@@ -257,6 +234,7 @@ def keeper(start: Start, channel: Channel, made: Inside, supervisor: int) -> NoR
             pool=ready,
             judge=None if made.judges is None else made.judges(fill.late.trees),
             report=_Report(channel),
+            empty=f"{made.directory}/none",
         )
     while True:
         for fd, events in epoll.poll():
@@ -304,12 +282,12 @@ class _Report:
         self._channel = channel
         self._told: set[tuple[str, str]] = set()
 
-    def __call__(self, path: str, reason: str) -> None:
-        if len(self._told) >= MOST_REPORTED or (path, reason) in self._told:
+    def __call__(self, path: str, reason: str, operation: str = "write") -> None:
+        if len(self._told) >= MOST_REPORTED or (path, operation) in self._told:
             return
-        self._told.add((path, reason))
+        self._told.add((path, operation))
         try:
-            self._channel.send(m.NameRefused(path, str(reason)))
+            self._channel.send(m.NameRefused(path, str(reason), operation))
         except OSError:
             pass  # the supervisor has ended, and we are about to
 

@@ -189,11 +189,12 @@ class Ready(Message):
 class NameRefused(Message):
     """What the command asked for was refused by its keeper; ``reason``: of the policy.
 
-    ``path``: absolute; of a unix socket also an abstract name, with a leading ``@``.
+    ``path``: absolute; of a unix socket also an abstract name, with a leading ``@``.  ``operation``: read or write.
     """
 
     path: str
     reason: str
+    operation: str
 
 
 class JobStopped(Message):

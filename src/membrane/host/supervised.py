@@ -50,7 +50,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from .notify import Call
-    from .supervised_names import Judge, Pool, Shared
+    from .pool import Pool, Shared
+    from .supervised_names import Judge, Report
 
 MOST_HELD = 2048  # duplicates of sockets that were not connected yet
 MOST_NAMED = 65536  # connected sockets whose destination can be asked for (getpeername(2))
@@ -123,7 +124,7 @@ class Sockets:
         datagrams: takes a line for each place where datagrams were meant to go, but for DNS.
         doors: unix sockets of rules, and the listener of ours that stands for each.
         processes: the sandbox's processes now.
-        granted, pool, judge, report: as of ``supervised_names.Names``.
+        granted, pool, judge, report, empty: as of ``supervised_names.Names``.
     """
 
     def __init__(
@@ -140,13 +141,14 @@ class Sockets:
         granted: Shared,
         pool: Pool | None,
         judge: Judge | None,
-        report: Callable[[str, str], None],
+        report: Report,
+        empty: str,
     ) -> None:
         self.on: dict[int, Callable[[int], None]] = {}
         self._listener, self._epoll = Listener(listener), epoll
         self._tcp, self._dns, self._destinations = tcp, dns, destinations
         self._doors, self._processes = doors, processes
-        self._names = Names(granted, pool, self._listener, self._read, judge, report)
+        self._names = Names(granted, pool, self._listener, self._read, judge, report, empty)
         self._metadata = Metadata(self._names.may_change, self._read)
         destinations.setblocking(False)
         datagrams.setblocking(False)

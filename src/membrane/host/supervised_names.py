@@ -27,19 +27,27 @@ Sources: Documentation/userspace-api/landlock.rst, seccomp_unotify(2), openat2(2
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
 
-from ..policy.reasons import READ_ONLY
+from ..policy.reasons import HIDDEN, READ_ONLY
 from . import syscalls as sc
 from .landlock import WRITE
+from .pool import identity
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from typing import Protocol, TypeAlias
+    from typing import Protocol
 
     from .notify import Call, Listener
+    from .pool import Identity, Pool, Shared
+
+    class Report(Protocol):
+        """Tells of a refusal: absolute path, reason of the policy, operation."""
+
+        def __call__(self, path: str, reason: str, operation: str = "write") -> None: ...
 
     class Judge(Protocol):
         """Says of a name that would be made why it may not be (``workspace.making``)."""
@@ -51,99 +59,19 @@ if TYPE_CHECKING:
         def standing(self, path: str, *, directory: bool) -> str:
             """The reason for which something that is there is hidden or read-only; empty: it is neither."""
 
-    Identity: TypeAlias = tuple[int, int]  # device, inode
 
 PATH_MAX = 4096
 MOST_LINKS = 40  # namei.h MAXSYMLINKS
 MOST_HELD = 16_384  # hidden and read-only names
 MOST_TRIES = 8  # of an open whose name appears and vanishes meanwhile
 NATIVE, OURS, CLOSED = "native", "ours", "closed"
-POOL_DIRECTORIES, POOL_FILES, POOL_FIFOS = 32, 96, 2  # each costs a start some 50 µs
 _AT_FDCWD, _AT_REMOVEDIR, _AT_SYMLINK_FOLLOW = 0xFFFFFF9C, 0x200, 0x400
+_SEALS = 0xF  # F_SEAL_SEAL, SHRINK, GROW, WRITE (linux/fcntl.h)
 _TMPFILE = 0o20000000  # __O_TMPFILE
 _NOREPLACE, _EXCHANGE = 1, 2
 _TO_US = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
 _KINDS = {stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink", stat.S_IFIFO: "fifo", stat.S_IFSOCK: "socket"}
 _REPOSITORY = frozenset((b".git", b"git~1"))
-
-
-def identity(status: os.stat_result) -> Identity:
-    return status.st_dev, status.st_ino
-
-
-class Shared:
-    """What Landlock is told of a view, and which directories it leaves to us.
-
-    Attributes:
-        rules: path and rights of each rule.
-        shared: directories of writable trees in which names are made here; whether Landlock lets them be read.
-        denied: hidden and read-only names, each with the reason.
-    """
-
-    __slots__ = ("denied", "rules", "shared")
-
-    def __init__(self, rules: list[tuple[str, int]], shared: dict[str, bool], denied: dict[str, str]) -> None:
-        self.rules, self.shared, self.denied = rules, shared, denied
-
-    @property
-    def asks(self) -> str:
-        """Which opens are to be notified (``seccomp.supervised_program``)."""
-        if not self.shared:
-            return ""
-        return "writes" if all(self.shared.values()) else "reads"
-
-
-class Pool:
-    """Inodes without a use yet, each with a rule of its own, which get their names by rename(2).
-
-    Args:
-        directory: of our own, on the mount of the shared directories.
-        files: as many regular files.
-    """
-
-    def __init__(self, directory: str, files: int) -> None:
-        os.mkdir(directory, 0o700)
-        self.directory = directory
-        self.fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._left: dict[str, list[str]] = {"d": [], "f": [], "p": []}
-        self.identities: set[Identity] = set()
-        for kind, count in (("d", POOL_DIRECTORIES), ("f", files), ("p", POOL_FIFOS)):
-            for number in range(count):
-                name = f"{kind}{number}"
-                if kind == "d":
-                    os.mkdir(name, 0o700, dir_fd=self.fd)
-                else:
-                    os.mknod(name, 0o600 | (stat.S_IFREG if kind == "f" else stat.S_IFIFO), dir_fd=self.fd)
-                self.identities.add(identity(os.stat(name, dir_fd=self.fd, follow_symlinks=False)))
-                self._left[kind].append(name)
-
-    def paths(self) -> list[str]:
-        return [f"{self.directory}/{name}" for names in self._left.values() for name in names]
-
-    def take(self, kind: str) -> tuple[str, int]:
-        """The name in ``fd`` of one that is as it was made, and an O_PATH descriptor of it; ("", -1): there is none.
-
-        The pool may lie where the command can write, so what is there is looked at again.
-        """
-        while self._left[kind]:
-            name = self._left[kind].pop()
-            try:
-                place = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.fd)
-            except OSError:
-                continue
-            try:
-                status = os.fstat(place)
-                used = _holds(f"/proc/self/fd/{place}") if kind == "d" else status.st_size > 0
-                if identity(status) in self.identities and not used:
-                    return name, place
-            except OSError:
-                pass
-            os.close(place)
-        return "", -1
-
-    def give(self, kind: str, name: str) -> None:
-        """It was not used."""
-        self._left[kind].append(name)
 
 
 class Place:
@@ -181,7 +109,8 @@ class Names:
         listener: of the command's notifications.
         read: bytes of the caller's memory: call, address, size; fewer where it ends.
         judge: of names that would be made; None: all may be.
-        report: is given the path of each name that was refused, and the reason.
+        report: is given the path of each name that was refused, the reason, and "read" or "write".
+        empty: a directory of ours that is empty.
     """
 
     def __init__(
@@ -191,7 +120,8 @@ class Names:
         listener: Listener,
         read: Callable[[Call, int, int], bytes],
         judge: Judge | None,
-        report: Callable[[str, str], None],
+        report: Report,
+        empty: str,
     ) -> None:
         self._shared, self._denied = granted.shared, granted.denied
         # What a shared directory held at the start is known by its inode: its name may be another's by now.
@@ -199,6 +129,7 @@ class Names:
         self._rules = {path: writes for path, writes in named.items() if os.path.dirname(path) not in self._shared}
         self._pool, self._listener, self._read = pool, listener, read
         self._judge, self._report = judge, report
+        self._emptied, self._empty = granted.emptied, empty
         self._root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self._granted = set(pool.identities) if pool else set()
         self._granted.update(_identities(path for path, writes in named.items() if writes and path not in self._rules))
@@ -356,6 +287,11 @@ class Names:
             if state is not OURS:
                 if state is NATIVE and flags & os.O_CREAT and not os.path.lexists(place.path):
                     self._object(place, "file", fresh=_is_fresh(flags))
+                reading = flags & (os.O_ACCMODE | os.O_CREAT | os.O_TRUNC) == os.O_RDONLY
+                if reading and self._denied.get(place.path) == HIDDEN:
+                    self._report(place.path, HIDDEN, "read")
+                    if place.path in self._emptied:
+                        return self._inject(call, self._nothing(place, flags), flags)
                 return None
             if flags & _TMPFILE:
                 raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))  # programs go on with a name
@@ -380,6 +316,20 @@ class Names:
                     continue
                 return self._inject(call, made, flags)
             raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    def _nothing(self, place: Place, flags: int) -> int:
+        """Something that is empty and can only be read, in the place of what is shown so."""
+        if os.path.isdir(place.path):
+            return os.open(self._empty, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        if flags & os.O_DIRECTORY or place.slash:
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        made = os.memfd_create("empty", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.fchmod(made, 0o444)
+            fcntl.fcntl(made, fcntl.F_ADD_SEALS, _SEALS)  # it could be opened again for writing
+            return os.open(f"/proc/self/fd/{made}", os.O_RDONLY | os.O_CLOEXEC)
+        finally:
+            os.close(made)
 
     def _hand_over(self, call: Call, place: Place, found: int, flags: int) -> int | None:
         writes = flags & os.O_ACCMODE != os.O_RDONLY or bool(flags & os.O_TRUNC)
@@ -743,12 +693,6 @@ def _hold(paths: Iterable[str]) -> list[int]:
         except OSError:
             continue
     return out
-
-
-def _holds(directory: str) -> bool:
-    """Whether there is a name in it; no more than one is looked at."""
-    with os.scandir(directory) as entries:
-        return next(entries, None) is not None
 
 
 def _identities(paths: Iterable[str]) -> set[Identity]:

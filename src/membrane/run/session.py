@@ -283,7 +283,9 @@ class Session(Boundary):
 
         shown = news.path.removeprefix(self.prepared.facts.workspace.rstrip("/") + "/")
         socket = news.reason == SOCKET_NOT_ALLOWED
-        access = SocketAccess(news.path) if socket else PathAccess(shown, "write")
+        access = (
+            SocketAccess(news.path) if socket else PathAccess(shown, "read" if news.operation == "read" else "write")
+        )
         verdict = Decider(self.policy).decide(access)
         rule, hint = getattr(verdict, "rule", None), getattr(verdict, "hint", "") or None
         where = None if rule is None else str(rule.origin)

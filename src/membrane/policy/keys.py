@@ -529,10 +529,10 @@ KEYS: tuple[Key, ...] = (
 #apply: ask           # at the end of a reviewed run; or never, safe, all
 """),
     Key("backend", "choice", (Field("backend", "backend", by="run/begin.py"),),
-        options=(Option("backend", "process", "native, or landlock: in a container that gives no namespaces",
-                    read="choice", metavar="NAME", values=("native", "landlock"), rare=True,
+        options=(Option("backend", "process", "native; docker: in a container; landlock: where no namespaces are given",
+                    read="choice", metavar="NAME", values=("native", "docker", "landlock"), rare=True,
                     example="membrane --backend landlock -a example.com -- curl https://example.com/"),),
-        choices=("native", "landlock"), tightens=True),
+        choices=("native", "docker", "landlock"), tightens=True),
 )
 
 # Options about the levels themselves.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import select
 import shutil
 import signal
 import subprocess
@@ -37,6 +38,27 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200); self.end_headers()
         self.wfile.write(("x-key " + str(self.headers["x-key"])).encode()[::-1])
+    def log_message(self, *_): pass
+server = http.server.ThreadingHTTPServer((sys.argv[1], 0), Handler)
+print(server.server_port, flush=True)
+server.serve_forever()
+"""
+
+
+MODEL = """
+import http.server, json, sys
+from world.model_apis import messages
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_HEAD(self):
+        self.send_response(200); self.end_headers()
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["content-length"])) or b"{}")
+        if not self.path.startswith("/v1/messages") or "count" in self.path:
+            self.send_response(404); self.end_headers(); return
+        kind, body = messages(asked, lambda **call: print(json.dumps(call), flush=True))
+        self.send_response(200); self.send_header("content-type", kind); self.end_headers()
+        for part in body:
+            self.wfile.write(part)
     def log_message(self, *_): pass
 server = http.server.ThreadingHTTPServer((sys.argv[1], 0), Handler)
 print(server.server_port, flush=True)
@@ -208,25 +230,144 @@ def test_an_exposed_port_is_reached_from_outside(own: Home) -> None:
         assert process.wait(PATIENCE) == 128 + signal.SIGTERM
 
 
-def test_its_terminal_has_the_size_of_the_callers(own: Home) -> None:
-    master, slave = pty.openpty()
-    termios.tcsetwinsize(slave, (31, 97))
-    script = "tty; stty size; read x; echo got $x"
-    command = [sys.executable, "-P", "-m", "membrane", "-q", "--backend=docker", "--", "sh", "-c", script]
-    process = subprocess.Popen(
-        command, cwd=own.workspace, env=own.environ, stdin=slave, stdout=slave, stderr=slave,
-        user=own.uid, group=own.uid, extra_groups=[], start_new_session=True,
-    )  # fmt: skip
-    os.close(slave)
-    seen = b""
-    while b"31 97" not in seen:
-        seen += os.read(master, 4096)
-    os.write(master, b"word\r")
-    while b"got word" not in seen:
-        seen += os.read(master, 4096)
-    assert process.wait(PATIENCE) == 0
-    os.close(master)
-    assert b"/dev/pts/" in seen
+class Terminal:
+    """A run on a terminal of 31 rows and 97 columns."""
+
+    def __init__(self, own: Home, *words: str) -> None:
+        self.master, slave = pty.openpty()
+        termios.tcsetwinsize(slave, (31, 97))
+        take = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY); os.execv(sys.argv[1], sys.argv[1:])"
+        command = [sys.executable, "-c", take, sys.executable, "-P", "-m", "membrane", "--backend=docker", *words]
+        self.process = subprocess.Popen(
+            command, cwd=own.workspace, env={**own.environ, "TERM": "xterm"}, stdin=slave, stdout=slave, stderr=slave,
+            user=own.uid, group=own.uid, extra_groups=[], start_new_session=True,
+        )  # fmt: skip
+        os.close(slave)
+        self.seen = b""
+
+    def expect(self, text: bytes) -> None:
+        """Read until ``text``, which what follows does not begin with again."""
+        while text not in self.seen:
+            assert select.select([self.master], [], [], PATIENCE)[0], self.seen
+            self.seen += os.read(self.master, 4096)
+        self.seen = self.seen.partition(text)[2]
+
+    def send(self, text: bytes) -> None:
+        os.write(self.master, text)
+
+    def end(self) -> int:
+        status = self.process.wait(PATIENCE)
+        os.close(self.master)
+        return status
+
+
+def test_its_terminal_is_the_callers(own: Home) -> None:
+    terminal = Terminal(own, "-q", "--", "bash", "-c", "tty; stty size; read x; echo got $x; sleep 1000 || echo ended")
+    terminal.expect(b"/dev/pts/")
+    terminal.expect(b"31 97")
+    terminal.send(b"word\r")
+    terminal.expect(b"got word")
+    terminal.send(b"\x03")
+    assert terminal.end() == 128 + signal.SIGINT
+
+
+def test_a_person_is_asked_on_it(own: Home, world: Callable[[], int]) -> None:
+    port = world()
+    curl = f"curl -s -o /dev/null -w 'got %{{http_code}};' http://{GATEWAY}:{port}/"
+    terminal = Terminal(own, "--ask", "--", "bash", "-c", f"{curl}; {curl}; {curl}")
+    question = f"{GATEWAY}:{port}".encode()
+    terminal.expect(question)
+    terminal.expect(b"[N]o: ")
+    terminal.send(b"o\r")
+    terminal.expect(b"got 200;")
+    terminal.expect(b"[N]o: ")
+    terminal.send(b"n\r")
+    terminal.expect(b"got 403;")
+    terminal.expect(b"got 403;")
+    assert terminal.end() == 0
+
+
+ATTACK = """
+import ctypes, os, socket, sys
+libc = ctypes.CDLL(None, use_errno=True)
+def say(name, call):
+    try:
+        result = call()
+        print(name, "done" if result in (None, 0) or result else "none")
+    except OSError as error:
+        print(name, error.errno)
+def check(result):
+    if result < 0:
+        raise OSError(ctypes.get_errno(), "")
+def connect(path):
+    with socket.socket(socket.AF_UNIX) as one:
+        one.connect(path)
+def dial(host, port):
+    with socket.create_connection((host, port), 9) as one:
+        one.sendall(b"GET / HTTP/1.0\\r\\n\\r\\n")
+        if b"200" not in one.recv(100):
+            raise OSError(111, "")
+engine, home, gateway, port = sys.argv[1:]
+say("socket", lambda: connect(engine))
+say("usual socket", lambda: connect("/var/run/docker.sock"))
+say("door", lambda: connect("/run/membrane"))
+say("private", lambda: open(home + "/private").read())
+say("state", lambda: os.listdir(home + "/.membrane"))
+say("outside", lambda: os.open("/etc/new", os.O_CREAT | os.O_WRONLY))
+say("network", lambda: dial(gateway, int(port)))
+say("namespace", lambda: check(libc.unshare(0x10000000)))
+say("mount", lambda: check(libc.mount(b"none", b"/tmp", b"tmpfs", 0, None)))
+say("supervisor", lambda: os.kill(1, 0) or open("/proc/1/environ").read().index("MEMBRANE_HOME="))
+say("pattern", lambda: open("/proc/sys/kernel/core_pattern", "w").write("|/x"))
+say("trigger", lambda: open("/proc/sysrq-trigger", "w").write("h"))
+"""
+
+
+def test_attacks_from_inside(own: Home, world: Callable[[], int]) -> None:
+    port = world()
+    arguments = [str(own.engine.socket), str(own.home), GATEWAY, str(port)]
+    done = own.run("-q", "--no-presets", "--", "python3", "-c", ATTACK, *arguments)
+    said = dict(line.rsplit(" ", 1) for line in done.stdout.splitlines())
+    assert done.returncode == 0 and len(said) == 12, done
+    assert "done" not in said.values(), said
+    reached = subprocess.run(
+        own.engine.beside("curl", "-s", f"http://{GATEWAY}:{port}/"), capture_output=True, check=False
+    )
+    assert reached.returncode == 0  # the control: without the boundary the same machine reaches and reads all of it
+    control = subprocess.run(
+        own.engine.beside(sys.executable, "-c", ATTACK, *arguments), capture_output=True, text=True, check=False
+    )
+    said = dict(line.rsplit(" ", 1) for line in control.stdout.splitlines())
+    assert {said[name] for name in ("socket", "private", "state", "network")} == {"done"}, said
+
+
+@pytest.mark.needs_tool("claude")
+def test_claude_code(own: Home) -> None:
+    (own.home / ".ssh").mkdir()
+    (own.home / ".ssh" / "id_rsa").write_text("PRIVATE KEY")
+    program = Path(shutil.which("claude") or "").resolve()
+    serve = [sys.executable, "-c", MODEL, GATEWAY]
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    with subprocess.Popen(own.engine.beside(*serve), stdout=subprocess.PIPE, text=True, env=environ) as model:
+        try:
+            assert model.stdout is not None
+            host = f"{GATEWAY}:{int(model.stdout.readline())}"
+            variables = {
+                "ANTHROPIC_API_KEY": "not-a-key", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+                "DISABLE_AUTOUPDATER": "1", "IS_SANDBOX": "1", "ANTHROPIC_BASE_URL": f"http://{host}",
+            }  # fmt: skip
+            words = [f"--env={name}={value}" for name, value in variables.items()]
+            agent = [str(program), "--dangerously-skip-permissions", "-p", "do it"]
+            done = own.run(f"--mount={program.parent}:ro", "-a", host, *words, "--", *agent)
+        finally:
+            model.kill()
+        calls = [json.loads(line) for line in model.stdout]
+    assert done.returncode == 0 and "All done." in done.stdout, done
+    assert "example.com" in done.stderr  # refused, and said
+    (_, second) = max((call["results"] for call in calls), key=len)
+    assert "curl=6" in second and "cat=1" in second and "hello" in second, second
+    made = own.workspace / "made.txt"
+    assert (made.read_text(), made.stat().st_uid) == ("hello\n", own.uid)
 
 
 def sleeping(own: Home) -> tuple[subprocess.Popen[str], int]:

@@ -47,6 +47,7 @@ class Frame(Value):
     environment: tuple[tuple[str, str], ...]
     policy: bytes  # ``codec.dump``
     secrets: tuple[bytes, ...]
+    places: tuple[tuple[str, int], ...]  # the trees that may be written, with their inodes outside
 
     def dump(self) -> bytes:
         """The frame with its length (8 bytes, big endian) in front."""
@@ -87,7 +88,7 @@ def carry(name: str) -> int:
     try:
         frame = read(line)
     except MembraneError as error:
-        print(*error.lines(), sep="\n", file=sys.stderr)
+        print("membrane: " + "\n".join(error.lines()), file=sys.stderr, flush=True)
         return error.exit_code
     wake, wakes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     child = os.fork()
@@ -97,6 +98,8 @@ def carry(name: str) -> int:
             line.close()
             status = _run(frame)
             sys.stderr.flush()
+        except MembraneError as error:
+            print("membrane: " + "\n".join(error.lines()), file=sys.stderr, flush=True)
         finally:
             os._exit(status)
     for number in (*FORWARDED, signal.SIGCHLD):
@@ -181,6 +184,10 @@ def _run(frame: Frame) -> int:
         os.tcsetpgrp(0, os.getpid())
         signal.signal(signal.SIGTTOU, signal.SIG_DFL)
     os.environ.update(_changed(dict(frame.environment), os.environ))
+    for path, inode in frame.places:  # a name on the way may have become a link since it was looked at
+        if os.stat(path).st_ino != inode:
+            cause = "the container shows another directory there than the caller has"
+            raise HostError("carry the run", cause, target=path, fix=("start it again",))
     os.chdir(frame.workspace)
     from ..run import secrets
     from . import cli

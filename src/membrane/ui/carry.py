@@ -18,7 +18,6 @@ from __future__ import annotations
 import fcntl
 import os
 import select
-import shutil
 import subprocess
 import sys
 
@@ -63,10 +62,11 @@ def run(invocation: Invocation, policy: Policy, workspace: str, state: str) -> i
     policy = policy.replace(backend="docker")
     carrier.refuse(policy)
     reported = _reported(invocation, workspace)
-    engine = _engine()
-    trees = _trees(policy, workspace, state, engine)
     from ..run import installed, secrets, sources
 
+    mounted = [os.path.realpath(rule.path) for rule in policy.mounts if rule.mode == "rw"]
+    engine = _engine([workspace, state, *mounted])
+    trees = _trees(policy, workspace, state, engine)
     writable = [workspace, *(tree.path for tree in trees if tree.mode == "rw")]
     installed.refuse(writable)
     values = secrets.values(policy, os.environ, [*writable, *sources.kept(state)])
@@ -81,6 +81,7 @@ def run(invocation: Invocation, policy: Policy, workspace: str, state: str) -> i
         tuple(carrier.environment(policy, os.environ).items()),
         codec.dump(carrier.carried(policy)),
         tuple(values),
+        tuple((path, os.stat(path).st_ino) for path in writable),
     )
     around = carrier.Surroundings(
         workspace,
@@ -123,16 +124,35 @@ def _reported(invocation: Invocation, workspace: str) -> dict[str, str | bool]:
     return fields
 
 
-def _engine() -> str:
+def _client(writable: list[str]) -> str:
+    """Path of the client, in an entry of PATH that no command could have filled; empty: there is none.
+
+    Args:
+        writable: trees that a command can write, without links; a name in one is not executed outside.
+    """
+    for entry in os.environ.get("PATH", os.defpath).split(os.pathsep):
+        path = os.path.join(entry, ENGINE)
+        if entry.startswith("/") and os.access(path, os.X_OK) and os.path.isfile(path):
+            places = (os.path.realpath(entry), os.path.realpath(path))
+            if not any(place == tree or place.startswith(f"{tree}/") for place in places for tree in writable):
+                return path
+    return ""
+
+
+def _engine(writable: list[str]) -> str:
     """Path of the client, whose daemon answers and has the image.
+
+    Args:
+        writable: as of ``_client``.
 
     Raises:
         HostError: with what to do.
     """
-    path = shutil.which(ENGINE)
+    path = _client(writable)
     fix = COLIMA if sys.platform == "darwin" else ("start Docker, or join the group docker",)
-    if path is None:
-        raise HostError("carry the run", "there is no docker command", fix=fix)
+    if not path:
+        cause = "PATH has no docker command outside of what commands can write"
+        raise HostError("carry the run", cause, fix=fix)
     try:
         done = _ask(path, "image", "inspect", "--format={{.Id}}", carrier.IMAGE)
     except subprocess.TimeoutExpired:
@@ -150,7 +170,7 @@ def features() -> list[Row]:
 
     support = Support("yes")
     try:
-        _engine()
+        _engine([os.path.realpath(os.getcwd())])
     except HostError as error:
         support = Support("no", error.cause, "; ".join(error.fix))
     return [("docker", f"a daemon with the image {carrier.IMAGE}", support)]
@@ -300,8 +320,8 @@ def _remove(engine: str, name: str) -> None:
 def collect(state: str) -> list[str]:
     """Remove containers whose run is dead: a line for each (``membrane gc``).  Without an engine there are none."""
     place = f"{state}/carried"
-    engine = shutil.which(ENGINE)
-    if engine is None or not os.path.isdir(place):
+    engine = _client([state, os.path.realpath(os.getcwd())])
+    if not engine or not os.path.isdir(place):
         return []
     try:
         found = _ask(engine, "ps", "--all", f"--filter=label={carrier.LABEL}={state}", "--format={{.Names}}")

@@ -65,7 +65,9 @@ def build(daemon: Daemon) -> None:
         found = shutil.which(tool, path=path)
         assert found is not None, tool
         shutil.copy2(Path(found).resolve(), root / "usr/bin" / tool)
-    _libraries(root, [own, *(root / "usr/bin").iterdir(), *place.rglob("*.so"), *packages.rglob("*.so")])
+    agent = shutil.which("claude")  # mounted by its test, with the libraries of the image
+    extra = [Path(agent).resolve()] if agent else []
+    _libraries(root, [*extra, own, *(root / "usr/bin").iterdir(), *place.rglob("*.so"), *packages.rglob("*.so")])
     for name in ("passwd", "group", "nsswitch.conf"):
         shutil.copy2(f"/etc/{name}", root / "etc" / name)
     archive = daemon.directory / "carrier.tar"
@@ -84,7 +86,7 @@ def _libraries(root: Path, programs: list[Path]) -> None:
         named = [word for word in words if word.startswith("/") and not word.endswith(":")]
         if not named or not line.startswith("\t"):
             continue
-        for place in (root / named[-1].lstrip("/"),):
-            place.parent.mkdir(parents=True, exist_ok=True)
-            if not place.exists():
-                shutil.copy2(Path(named[-1]).resolve(), place)
+        place = root / named[-1].lstrip("/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if not place.exists():
+            shutil.copy2(Path(named[-1]).resolve(), place)

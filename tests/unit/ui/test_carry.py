@@ -99,9 +99,11 @@ def test_a_run_is_carried_by_itself(mac: Mac) -> None:
     words = (mac.record / "run").read_text().splitlines()
     assert words[0] == "run" and f"--workdir={mac.workspace}" in words and "--cap-drop=ALL" in words
     assert not any("value" in word or "some" in word for word in words)
-    release, workspace, command, options, environ, policy, secrets = marshal.loads((mac.record / "frame").read_bytes())
+    frame = marshal.loads((mac.record / "frame").read_bytes())
+    release, workspace, command, options, environ, policy, secrets, places = frame
     assert (release, workspace, command) == (VERSION, str(mac.workspace), ("some", "command"))
     assert dict(options)["quiet"] is True and secrets == (b"value",)
+    assert places == ((str(mac.workspace), mac.workspace.stat().st_ino),)
     assert dict(environ) == {"LANG": "C.UTF-8"}
     carried = codec.restore(policy)
     assert carried.backend == "docker" and carried.secrets[0].source == "given:0"
@@ -149,3 +151,21 @@ def test_what_is_missing_is_named_with_colima(mac: Mac) -> None:
         assert done.returncode == 125 and cause in done.stderr and fix in done.stderr, done
         doctor = mac.run("doctor")
         assert doctor.returncode == 1 and cause in doctor.stdout and fix in doctor.stdout, doctor
+
+
+def test_a_client_that_a_command_could_have_made_is_not_executed(mac: Mac) -> None:
+    (mac.workspace / "bin").mkdir()
+    planted = mac.workspace / "bin" / "docker"
+    planted.write_text(f"#!/bin/sh\ntouch {mac.record}/planted\n")
+    planted.chmod(0o755)
+    (mac.home / "linked").symlink_to(mac.workspace / "bin")
+    own = mac.environ["PATH"]
+    mac.environ["PATH"] = f"{mac.workspace}/bin:{mac.home}/linked:bin:{own}"
+    assert mac.run("--", "x").returncode == 5
+    mac.run("gc"), mac.run("doctor")
+    assert not (mac.record / "planted").exists()
+    mac.environ["PATH"] = f"{mac.workspace}/bin"
+    done = mac.run("--", "x")
+    assert done.returncode == 125 and "no docker command outside of what commands can write" in done.stderr
+    subprocess.run([planted], check=True)  # the control
+    assert (mac.record / "planted").exists()

@@ -400,6 +400,10 @@ def test_gc_removes_the_container_of_a_dead_run_and_of_no_other(own: Home) -> No
     dead = own.engine.docker("create", f"--label={LABEL}={own.state}", "--name=membrane-dead", "box", "sh")
     foreign = own.engine.docker("create", f"--label={LABEL}=/other", "--name=foreign", "box", "sh")
     assert dead.returncode == 0 and foreign.returncode == 0
+    listed = own.run("ps", backend=False)
+    assert "sleep 1000" in listed.stdout, listed
+    joined = own.run("exec", "@last", "--", "id", backend=False)
+    assert joined.returncode == 125 and "a container carries it" in joined.stderr, joined
     collected = own.run("gc", backend=False)
     assert "removed container membrane-dead" in collected.stdout, collected
     assert len(own.containers()) == 1

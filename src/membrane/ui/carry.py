@@ -28,6 +28,7 @@ from .carried import Frame, ready
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import NoReturn
 
     from ..policy.model import Policy
@@ -41,7 +42,7 @@ _FILES = ("events", "trace-log", "session-id-file")
 _GIT = (".gitconfig", ".config/git")  # what git outside obeys is judged inside
 COLIMA = (
     "brew install colima docker",
-    "colima start --mount $HOME:w",
+    "colima start --mount $HOME:w --mount /Volumes/src:w   (where the workspaces are, as well)",
     f"membrane setup container dockerfile | docker build -t {carrier.IMAGE} -",
 )
 
@@ -69,6 +70,7 @@ def run(invocation: Invocation, policy: Policy, workspace: str, state: str) -> i
     trees = _trees(policy, workspace, state, engine)
     writable = [workspace, *(tree.path for tree in trees if tree.mode == "rw")]
     installed.refuse(writable)
+    _check_case(writable)
     values = secrets.values(policy, os.environ, [*writable, *sources.kept(state)])
     name = f"membrane-{os.urandom(8).hex()}"
     place = f"{state}/carried"
@@ -214,6 +216,36 @@ def _check(path: str, written: str, where: str, engine: str) -> None:
         if path == "/" or socket.startswith(f"{path}/"):
             cause = f"backend docker does not carry {written}: docker's socket is in it"
             raise PolicyError("bind a rule", cause, where=where, fix=("name the tree that the command needs",))
+
+
+def folds(directory: str, status: Callable[[str], os.stat_result] = os.lstat) -> bool:
+    """Whether a name there is found by another case as well: true of most volumes of macOS.
+
+    A hidden name is a mount over one spelling of it.  The container's kernel keeps each spelling apart, and the
+    file system of the host behind it does not: another one would show what is hidden.
+
+    Args:
+        directory: absolute; its own name is tried, and of its names the first with a letter.
+        status: lstat(2), for the test.
+    """
+    names = sorted(os.listdir(directory))
+    tried = [name for name in names if name.swapcase() != name and name.swapcase() not in names][:1]
+    for path in (directory, *(f"{directory}/{name}" for name in tried)):
+        head, _, name = path.rpartition("/")
+        try:
+            if name.swapcase() != name and os.path.samestat(status(path), status(f"{head}/{name.swapcase()}")):
+                return True
+        except OSError:
+            pass
+    return False
+
+
+def _check_case(trees: list[str]) -> None:
+    for path in trees:
+        if os.path.isdir(path) and folds(path):
+            cause = f"the file system of {path} takes A for a: another spelling would show what a rule hides"
+            fix = ("work on a case-sensitive volume: docs/containers.md says how to make one",)
+            raise PolicyError("bind a rule", cause, fix=fix)
 
 
 def _sockets(engine: str) -> list[str]:

@@ -13,7 +13,7 @@ import pytest
 import membrane
 from membrane.policy import codec
 from membrane.run.installed import VERSION
-from membrane.ui import containers
+from membrane.ui import carry, containers
 
 # What CPython on macOS does not have, of what CPython on Linux has.
 DARWIN = """
@@ -143,7 +143,7 @@ def test_a_file_is_no_source_of_a_secret_where_nothing_can_prove_who_wrote_it(ma
 def test_what_is_missing_is_named_with_colima(mac: Mac) -> None:
     cannot = "#!/bin/sh\necho 'Cannot connect to the Docker daemon at unix:///x' >&2; exit 1\n"
     for client, cause, fix in (
-        (cannot, "Cannot connect to the Docker daemon", "colima start --mount $HOME:w"),
+        (cannot, "Cannot connect to the Docker daemon", "colima start --mount $HOME:w --mount /Volumes/src:w"),
         ("#!/bin/sh\necho 'Error: No such image: x' >&2; exit 1\n", "no image membrane-carrier", "docker build -t"),
     ):
         mac.client(client)
@@ -169,3 +169,20 @@ def test_a_client_that_a_command_could_have_made_is_not_executed(mac: Mac) -> No
     assert done.returncode == 125 and "no docker command outside of what commands can write" in done.stderr
     subprocess.run([planted], check=True)  # the control
     assert (mac.record / "planted").exists()
+
+
+def test_a_file_system_that_takes_one_case_for_another_is_known(tmp_path: Path) -> None:
+    def folding(path: str) -> os.stat_result:
+        """lstat(2) as on such a file system."""
+        head, _, name = path.rpartition("/")
+        found = {entry.casefold(): entry for entry in os.listdir(head)}
+        return os.lstat(f"{head}/{found.get(name.casefold(), name)}")
+
+    work = tmp_path / "work"
+    (work / "1").mkdir(parents=True)
+    assert carry.folds(str(work), folding) and not carry.folds(str(work))
+    assert not carry.folds(str(work / "1"), folding)  # nothing with a letter is there to try
+    (work / "1" / ".env").touch()
+    assert carry.folds(str(work / "1"), folding) and not carry.folds(str(work / "1"))
+    (work / "1" / ".ENV").hardlink_to(work / "1" / ".env")
+    assert not carry.folds(str(work / "1"))

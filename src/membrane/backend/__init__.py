@@ -9,7 +9,7 @@ was there before the plan (secrets, the record, the guard, the gateway, the trac
 for every backend.
 
 ``native`` is Linux with the kernel's own calls, ``landlock`` the same without a namespace, inside somebody else's
-container.  The seam is cut for two more: a container in which the native one runs, and macOS.  What a backend cannot
+container; ``docker`` is the native one again, with its supervisor inside a container of ours.  What a backend cannot
 do it says before anything runs: ``plan`` raises for a rule that it cannot bind, ``Cell.traces`` says whether there is
 something to trace.  It promises nothing that ``Cell.ready`` has not read back.
 
@@ -545,9 +545,24 @@ def named(name: str, judges: Callable[[Sequence[HeldTree]], Judge] | None = None
     """The backend that a policy names (key ``backend``); it is never taken instead of another one.
 
     ``judges``: makes what says which names may be made, for a backend that makes them itself.
+
+    Raises:
+        PolicyError: a container carries a whole run of the command line, and this is something else.
     """
+    if name == "docker":
+        from ..errors import PolicyError
+
+        cause = "backend docker carries runs of the command line: membrane --backend docker -- COMMAND"
+        raise PolicyError("make a sandbox", cause, fix=("use the native backend for this",))
     if name == "landlock":
         from .landlock import Inside
 
         return Inside(judges)
     return default()
+
+
+def carried() -> Backend:
+    """The native backend in a container that this Membrane started outside of it (``plan.carrier``)."""
+    from .native import Carried
+
+    return Carried()

@@ -360,3 +360,20 @@ def _signal_by(channel: Channel, number: int) -> bool:
     except OSError:
         return False  # it is gone: its end is on the way
     return True
+
+
+class Carried(Native):
+    """The same in a container that carries it; the receipt says so."""
+
+    def plan(self, policy: Policy, facts: HostFacts) -> SandboxPlan:
+        from ..plan.model import RuleBinding
+
+        plan = super().plan(policy, facts)
+        what = "a container of docker without a capability, with our seccomp profile, carries the run"
+        if facts.uid == 0:
+            what = what.replace("without a capability", "with the capability SETFCAP only")
+        loopback = "exposed ports listen in the container: others of its network can reach them there"
+        said = [RuleBinding("backend", "backend: docker", (what,))]
+        if policy.expose:
+            said.append(RuleBinding("ports: expose", "backend: docker", (loopback,), "partial"))
+        return plan.replace(bindings=(*plan.bindings, *said))

@@ -529,10 +529,10 @@ KEYS: tuple[Key, ...] = (
 #apply: ask           # at the end of a reviewed run; or never, safe, all
 """),
     Key("backend", "choice", (Field("backend", "backend", by="run/begin.py"),),
-        options=(Option("backend", "process", "native, landlock (in a container that gives no namespaces), or auto",
-                    read="choice", metavar="NAME", values=("native", "auto", "landlock"), rare=True,
+        options=(Option("backend", "process", "native; docker: in a container; landlock: without namespaces; auto",
+                    read="choice", metavar="NAME", values=("native", "auto", "docker", "landlock"), rare=True,
                     example="membrane --backend landlock -a example.com -- curl https://example.com/"),),
-        choices=("native", "auto", "landlock"), tightens=True),
+        choices=("native", "auto", "docker", "landlock"), tightens=True),
 )
 
 # Options about the levels themselves.

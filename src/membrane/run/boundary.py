@@ -43,8 +43,8 @@ from ..record import writer as record
 from ..tracer.process import Scope, Tracer
 from . import homes, installed, ports, registry
 from .event_log import AGAIN, EventLog, now, say
+from .installed import VERSION
 from .layers import without_layer
-from .prepare import VERSION
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -281,7 +281,9 @@ class Boundary(ABC):
         self._entry = registry.Run(facts.state, self.record)
         self._claim = self._claimed(facts)
         self._prepare()
-        self._exposed = ports.listen(self.policy.expose)
+        self._exposed = ports.listen(
+            self.policy.expose, ports.CARRIED if self.policy.backend == "docker" else ports.LOOPBACK
+        )
 
     def _claimed(self, facts: HostFacts) -> Claim:
         """No apply has its stage in a tree that the command writes, as long as this is held."""

@@ -8,6 +8,7 @@ import sys
 from ..errors import PolicyError
 from ..plan.mounts import inside
 
+VERSION = "0.1.0"
 _SYSTEM = frozenset(("/", "/usr", "/usr/local", "/opt"))  # more than an interpreter
 
 

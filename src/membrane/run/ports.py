@@ -1,7 +1,8 @@
 """Listeners on the host's loopback for ``ports: expose``, bound before the command starts.
 
 They are made by the supervisor, so that a port in use stops the run, and served by the gateway
-(``gateway.exposed``).  Only 127.0.0.1 and ::1: no machine on the network reaches a server that an agent started.
+(``gateway.exposed``).  Only 127.0.0.1 and ::1: no machine on the network reaches a server that an agent started.  In a
+container that carries the run they are the container's, and docker publishes them on that loopback.
 """
 
 from __future__ import annotations
@@ -20,7 +21,11 @@ _BACKLOG = 128
 _NO_IPV6 = frozenset((errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT))
 
 
-def listen(rules: tuple[PortRule, ...]) -> list[tuple[str, int]]:
+LOOPBACK = ((_socket.AF_INET, "127.0.0.1"), (_socket.AF_INET6, "::1"))
+CARRIED = ((_socket.AF_INET, "0.0.0.0"),)  # noqa: S104 - of a container, which publishes it on the host's loopback
+
+
+def listen(rules: tuple[PortRule, ...], places: tuple[tuple[int, str], ...] = LOOPBACK) -> list[tuple[str, int]]:
     """Bind the ports of all rules; (role, descriptor) of each listener, the role ``exposed:PORT`` with the port inside.
 
     Raises:
@@ -29,7 +34,7 @@ def listen(rules: tuple[PortRule, ...]) -> list[tuple[str, int]]:
     out: list[tuple[str, int]] = []
     try:
         for rule in rules:
-            for family, address in ((_socket.AF_INET, "127.0.0.1"), (_socket.AF_INET6, "::1")):
+            for family, address in places:
                 try:
                     out.append((f"exposed:{rule.inside}", _listener(family, address, rule.outside)))
                 except OSError as error:

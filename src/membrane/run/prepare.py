@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from ..plan.model import HostFacts, MountOp, SandboxPlan
     from ..policy.model import Policy
 
-VERSION = "0.1.0"
-
 
 class RunOptions(Value):
     """How a run is reported."""

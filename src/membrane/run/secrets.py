@@ -13,6 +13,7 @@ imported when a rule names one: it knows the Secret Service, KWallet and the oth
 from __future__ import annotations
 
 import os
+import sys
 
 from ..errors import HostError, PolicyError
 from . import sources
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from ..policy.model import Policy, SecretRule
 
+given: list[bytes] = []  # values that were resolved outside of this container, for sources ``given:NUMBER``
 _PATIENCE = 60.0  # seconds for a program that knows a secret; it may ask a person
 
 
@@ -54,6 +56,26 @@ def gather(policy: Policy, environ: Mapping[str, str], writable: Iterable[str]) 
     return found
 
 
+def values(policy: Policy, environ: Mapping[str, str], writable: Iterable[str]) -> list[bytes]:
+    """The value of each secret, for a run that is carried elsewhere; arguments and errors as of ``gather``.
+
+    Raises:
+        PolicyError: besides, a file or a program on a system where nothing proves that no command chose it.
+    """
+    trees = None
+    found = []
+    for rule in policy.secrets:
+        kind = rule.source.partition(":")[0]
+        if kind in ("file", "command") and sys.platform != "linux":
+            cause = f"{rule.name}: a secret from a {kind} needs Linux, which can prove that no command chose it"
+            fix = ("from: env:NAME, or keyring:SERVICE/USER",)
+            raise PolicyError("use the secret", cause, where=str(rule.origin), fix=fix)
+        if trees is None:
+            trees = sources.Trees(writable if sys.platform == "linux" else ())
+        found.append(_value(rule, environ, trees))
+    return found
+
+
 def _value(rule: SecretRule, environ: Mapping[str, str], trees: sources.Trees) -> bytes:
     kind, _, where = rule.source.partition(":")
     if kind == "env":
@@ -61,6 +83,8 @@ def _value(rule: SecretRule, environ: Mapping[str, str], trees: sources.Trees) -
         if not text:
             raise _failed(rule, f"the variable {where} is not set")
         return text.encode("utf-8", "surrogateescape")
+    if kind == "given":
+        return given[int(where)]
     if kind == "file":
         return sources.read_value(where, trees, rule.name, str(rule.origin))
     if kind == "keyring":

@@ -53,6 +53,7 @@ _NOT_READ = {
     ".membrane/config.yml": "",
 }
 _MOST_LINES = 60  # of a question about a project file
+_PLACE = getattr(os, "O_PATH", os.O_RDONLY)  # only Linux has it (the start-up path imports on macOS as well)
 _LARGEST = 1 << 20  # bytes of a policy file
 _LARGEST_CACHED = 16 << 20
 _MOST_CACHED = 256  # files of a kind
@@ -270,7 +271,7 @@ class _Files:
         """The project file, which may be absent but nothing else than a regular file."""
         path = f"{workspace}/{PROJECT_FILE}"
         try:
-            directory = os.open(workspace, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            directory = os.open(workspace, _PLACE | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise HostError("open the workspace", _name(error), target=workspace) from None
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY

@@ -409,7 +409,7 @@ def main(argv: list[str]) -> int:
             sys.stdout.write(USAGE)
             return 0
         if arguments.version:
-            from ..run.prepare import VERSION
+            from ..run.installed import VERSION
 
             print(f"srt (membrane {VERSION})")
             return 0

@@ -29,21 +29,61 @@ if TYPE_CHECKING:
     from ..run.prepare import RunRequest
     from ..run.session import Hooks
     from ..run.settings import Loaded
+    from .doctor import Row
     from .options import Invocation
 
 INTERRUPTED = 130  # 128 + SIGINT
 NOT_FOUND = 127  # exit status of a shell for a program that is not there
 BROKEN_PIPE = 141  # 128 + SIGPIPE, as a shell shows a program that died of it
+# What there is where the kernel is not Linux.
+ELSEWHERE = ("run", "doctor", "gc", "config", "trace", "trust", "setup", "completion")
 NO_SHELLS = ("nologin", "false", "true", "sync", "shutdown", "halt")  # login shells that are none
 
 
 def main(argv: list[str]) -> int:
     """Run one command line without the program's name; return the exit status."""
     debug = False
-    try:
+
+    def work() -> int:
+        nonlocal debug
         invocation = options.parse(argv)
         debug = invocation.has("debug")
-        status = _dispatch(invocation)
+        return _dispatch(invocation)
+
+    return _reported(work, lambda: debug)
+
+
+def run_carried(command: tuple[str, ...], policy: bytes, reported: dict[str, Any]) -> int:
+    """A run that was resolved outside of this container (``ui.carried``); the exit status, as of ``main``."""
+    from ..run import begin
+
+    def request() -> RunRequest:
+        from ..policy import codec
+        from ..run import prepare
+
+        chosen = prepare.RunOptions(**reported)
+        words = command or shell({**os.environ, "SHELL": ""}, os.isatty(0))
+        return prepare.RunRequest(words, codec.restore(policy), chosen)
+
+    def work() -> int:
+        from .. import backend
+
+        begun = begin.begin(request, backend=backend.carried())
+        from ..run import session  # beside the launcher
+
+        return session.run(begun)
+
+    return _reported(work, lambda: bool(reported.get("debug")))
+
+
+def _reported(work: Callable[[], int], is_debug: Callable[[], bool]) -> int:
+    """The exit status of ``work``, or of its error, which is said."""
+    debug = False
+    try:
+        try:
+            status = work()
+        finally:
+            debug = is_debug()
         if sys.stdout is not None:
             sys.stdout.flush()
         return status
@@ -114,11 +154,15 @@ def _dispatch(invocation: Invocation) -> int:
         print(options.help_text(invocation.command))
         return 0
     if invocation.has("version"):
-        from ..run.prepare import VERSION
+        from ..run.installed import VERSION
 
         print(f"membrane {VERSION}")
         return 0
-    settle()
+    if sys.platform != "linux" and (name := invocation.command.name) not in ELSEWHERE:
+        cause = f"membrane {name} needs Linux; here a container carries runs, and their records can be read"
+        raise PolicyError("do that on this system", cause, fix=("membrane -- COMMAND", "membrane trace show @last"))
+    if sys.platform == "linux":
+        settle()
     if invocation.command is options.RUN:
         return _reset(invocation) if invocation.has("reset") else _run(invocation)
     return _SUBCOMMANDS[invocation.command.name](invocation)
@@ -168,8 +212,33 @@ def _run(invocation: Invocation) -> int:
     if invocation.has("yes"):
         raise options.UsageError("parse the command line", "--yes goes with --reset")
     command = invocation.words or shell(dict(os.environ), os.isatty(0))
+    if sys.platform != "linux" or invocation.last("backend") == "docker":
+        return _carry(invocation, _load(invocation, command))
     events = events_place(invocation.last("events"))  # before a descriptor of ours could have its number
-    return _run_with(invocation, command, events, lambda: _load(invocation, command))
+
+    def policy() -> Loaded:
+        loaded = _load(invocation, command)
+        if loaded.policy.backend == "docker":
+            raise _Carried(loaded)
+        return loaded
+
+    try:
+        return _run_with(invocation, command, events, policy)
+    except _Carried as carried:
+        return _carry(invocation, carried.loaded)
+
+
+class _Carried(Exception):
+    """The policy says that a container carries the run; what was begun natively is given up on the way."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self.loaded = loaded
+
+
+def _carry(invocation: Invocation, loaded: Loaded) -> int:
+    from . import carry
+
+    return carry.run(invocation, loaded.policy, _workspace(), _state())
 
 
 def _run_with(
@@ -367,18 +436,29 @@ def _plan(invocation: Invocation) -> int:
     return 0
 
 
-def _doctor(invocation: Invocation) -> int:
+def _features() -> list[Row]:
+    from . import doctor
+
+    if sys.platform != "linux":
+        from . import carry
+
+        return carry.features()
     from ..host import probe
     from ..tracer import ebpf, permission
-    from . import doctor, show
 
     source = ebpf.best_source()
     if not isinstance(source, str):
         source.close()
     why = source if isinstance(source, str) else ""
-    rows = doctor.with_sources(
+    return doctor.with_sources(
         probe.features(), why, permitted=not permission.why_not(), built=os.path.exists(ebpf.OBJECT)
     )
+
+
+def _doctor(invocation: Invocation) -> int:
+    from . import doctor, show
+
+    rows = _features()
     if invocation.has("json"):
         print(show.as_json(doctor.as_data(rows)))
     else:
@@ -435,9 +515,13 @@ def _exec(invocation: Invocation) -> int:
 def _gc(invocation: Invocation) -> int:
     from ..changes import store
     from ..run import registry
-    from . import show
+    from . import carry, show
 
-    removed = registry.collect_garbage(_state())
+    removed = carry.collect(_state())
+    if sys.platform != "linux":  # the sessions hold their locks in the machine of the containers, not here
+        _print([f"removed {escape(path)}" for path in removed] or ["nothing to remove"])
+        return 0
+    removed += registry.collect_garbage(_state())
     if pieces := store.collect(_state()):
         removed.append(f"{pieces} unfinished pieces of change sets")
     if slots := registry.collect_traces():
@@ -528,8 +612,6 @@ def _completion(invocation: Invocation) -> int:
 
 
 def _setup(invocation: Invocation) -> int:
-    from . import setup
-
     if invocation.words[0] == "container":
         from . import containers
 
@@ -537,7 +619,10 @@ def _setup(invocation: Invocation) -> int:
             known = ", ".join(containers.KINDS)
             raise options.UsageError("parse the command line", f"setup container needs one of: {known}")
         sys.stdout.write(containers.text(invocation.words[1]))
-    elif invocation.words[0] == "tracing":
+        return 0
+    from . import setup
+
+    if invocation.words[0] == "tracing":
         setup.tracing(os.path.abspath(sys.argv[0]), print)
     elif invocation.words[0] == "userns":
         from . import apparmor

@@ -1,4 +1,4 @@
-"""``membrane setup container``: the options with which a container of yours carries the boundary.
+"""``membrane setup container``: the options with which a container of yours carries the boundary, and our image.
 
 Theory of operation
 -------------------
@@ -14,6 +14,8 @@ from __future__ import annotations
 import os
 
 from ..errors import HostError
+from ..plan.carrier import IMAGE
+from ..run.installed import VERSION
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -70,6 +72,17 @@ container:
 "remoteUser": "vscode"
 """,
 }
+# Its tag is ``plan.carrier.IMAGE``.
+DOCKERFILE: Final = f"""\
+# The system that the command sees with --backend docker: add what it needs, and build it again.
+#   membrane setup container dockerfile > Dockerfile
+#   docker build --tag {IMAGE} - < Dockerfile
+FROM python:3.12-slim
+RUN apt-get update && apt-get install -y --no-install-recommends ca-certificates curl git less procps ripgrep \\
+    && rm -rf /var/lib/apt/lists/*
+RUN pip install --no-cache-dir membrane-sandbox=={VERSION}
+"""
+TEXTS["dockerfile"] = DOCKERFILE
 KINDS: Final = ("seccomp", *TEXTS)
 
 

@@ -5,7 +5,7 @@ Theory of operation
 ``host.probe.features`` tries each feature in a throw-away child and answers yes, no or unknown.  Here the answers
 are grouped into one finding per capability of the product.  The native backend can run when every feature of its
 group that has no substitute is ``yes``; unknown is never taken for yes, and a feature that is not known here has no
-substitute.
+substitute.  Where the kernel is not Linux the only group is ``docker`` (``carry.features``).
 """
 
 from __future__ import annotations
@@ -147,8 +147,8 @@ def with_sources(rows: Iterable[Row], why: str, *, permitted: bool, built: bool)
 
 
 def ready(rows: Iterable[Row]) -> bool:
-    """Can the native backend run?  Needs an answer for it, and every feature without a substitute."""
-    return any(finding.group == "native" and finding.state != "missing" for finding in findings(rows))
+    """Can a backend run?  Needs an answer for the one of this system, and every feature without a substitute."""
+    return any(finding.group in ("native", "docker") and finding.state != "missing" for finding in findings(rows))
 
 
 def as_data(rows: Iterable[Row]) -> dict[str, Any]:

@@ -42,9 +42,15 @@ def main(named: str, command: Sequence[str], state: str) -> int:
         ChangeSetError, HostError: there is no such session, or it cannot be joined.
     """
     session = find(named, state)
+    door = registry.door_of(state, session)
+    if not os.path.exists(door):
+        cause = (
+            "it takes no further command: a container carries it (backend docker), or it is just beginning or ending"
+        )
+        raise HostError("join the session", cause, target=session, fix=("membrane ps",))
     umask = os.umask(0o077)
     os.umask(umask)
-    channel = joined.connect(registry.door_of(state, session))
+    channel = joined.connect(door)
     return _Caller(channel).run(joined.Enter(tuple(command), here(), umask, (0, 1, 2)))
 
 

@@ -16,19 +16,25 @@ PATIENCE = 120.0  # seconds: a deadline, not a measurement
 
 
 class Daemon:
-    """A daemon in namespaces of its own, with one image ``box`` that is a busybox and a shell."""
+    """A daemon in namespaces of its own, with one image ``box`` that is a busybox and a shell.
 
-    def __init__(self, directory: Path) -> None:
+    Args:
+        network: the address of its bridge with the length of its prefix; empty: containers have no network.
+    """
+
+    def __init__(self, directory: Path, network: str = "") -> None:
         self.directory, self.socket = directory, directory / "s"
         self.group = f"/mb-{directory.name}"
         self._log = (directory / "log").open("wb")
         options = [
             f"--data-root={directory}/data", f"--exec-root={directory}/exec", f"--pidfile={directory}/pid",
-            f"--host=unix://{self.socket}", "--iptables=false", "--ip6tables=false", "--bridge=none",
+            f"--host=unix://{self.socket}", "--iptables=false", "--ip6tables=false",
+            f"--bip={network}" if network else "--bridge=none",
             "--storage-driver=vfs", f"--cgroup-parent={self.group}",
         ]  # fmt: skip
         own = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
-        self._process = subprocess.Popen([*own, "dockerd", *options], stdout=self._log, stderr=self._log)
+        start = ["sh", "-c", 'ip link set lo up; exec "$@"', "sh", "dockerd", *options]
+        self._process = subprocess.Popen([*own, *start], stdout=self._log, stderr=self._log)
         try:
             self._wait()
             self._import()
@@ -67,6 +73,23 @@ class Daemon:
             timeout=PATIENCE,
             check=False,
         )
+
+    def beside(self, *command: str) -> list[str]:
+        """``command`` in the daemon's network, where its ports are published and its bridge has an address."""
+        pid = (self.directory / "pid").read_text()
+        (inner,) = (
+            each.name for each in Path("/proc").iterdir() if each.name.isdigit() and self._is_daemon(each.name, pid)
+        )
+        return ["nsenter", f"--net=/proc/{inner}/ns/net", *command]
+
+    def _is_daemon(self, pid: str, own: str) -> bool:
+        try:
+            status = Path(f"/proc/{pid}/status").read_text()
+            words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+        except OSError:
+            return False
+        numbers = next(line for line in status.splitlines() if line.startswith("NSpid:")).split()
+        return numbers[-1] == own.strip() and f"--pidfile={self.directory}/pid" in words
 
     def log(self) -> str:
         return (self.directory / "log").read_text(errors="replace")[-4000:]

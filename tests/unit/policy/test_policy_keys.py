@@ -62,7 +62,12 @@ EXAMPLES: dict[str, list[tuple[str, bool]]] = {
     "args": [("args: [--pids-limit=4]", False), ("args: [-e, A=1]", True)],
     "home": [("home: ephemeral", False), ("home: workspace", False), ("home: shared", True)],
     "view": [("view: project", False), ("view: host", True)],
-    "backend": [("backend: native", False), ("backend: auto", False), ("backend: landlock", False)],
+    "backend": [
+        ("backend: native", False),
+        ("backend: auto", False),
+        ("backend: landlock", False),
+        ("backend: docker", False),
+    ],
     "hard_links": [("hard_links: refuse", False), ("hard_links: warn", True)],
     "dns_resolver": [("dns_resolver: 192.0.2.1", True)],
     "upstream_proxy": [("upstream_proxy: env", True)],
@@ -123,7 +128,7 @@ WRONG = {
     "home": "mine",
     "apply": "some",
     "view": "all",
-    "backend": "docker",
+    "backend": "qemu",
     "trace": "require",
 }
 PRESETS = {

@@ -21,7 +21,7 @@ from membrane.plan.model import HostFacts, Mask, SandboxPlan, Support
 from membrane.policy import grammar
 from membrane.policy.model import EnvRule, Limits, Origin, PathRule, Policy
 from membrane.policy.reading import Widening
-from membrane.run import begin, prepare, registry, settings
+from membrane.run import begin, installed, prepare, registry, settings
 from membrane.run.prepare import RunOptions, RunRequest
 from membrane.run.registry import SessionRecord
 from membrane.ui import cli
@@ -76,7 +76,7 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
     monkeypatch.setattr(membrane, "session", fake, raising=False)
     monkeypatch.setattr(begin, "begin", lambda request: request())
     monkeypatch.setattr(prepare, "make_plan", made.make_plan)
-    monkeypatch.setattr(prepare, "VERSION", "1.2.3")
+    monkeypatch.setattr(installed, "VERSION", "1.2.3")
     monkeypatch.setattr(settings, "load_policy", made.load)
     monkeypatch.setattr(settings, "state_home", lambda environ: str(tmp_path / "state"))
     monkeypatch.setenv("HOME", "/home/me")

@@ -1,0 +1,392 @@
+"""``--backend docker``: a run in a container that carries it, from outside.
+
+Theory of operation
+-------------------
+Everything that belongs to the caller's machine is resolved here: the policy with its files and its trust, the values
+of secrets, the trees that the container may show.  Then this process becomes ``docker run``, so signals, the terminal,
+its size, job control and the exit status are docker's own matter.  A child of it, the *holder*, waits until the
+container listens, hands the resolved run over by ``docker exec`` (``ui.carried``: a pipe, no argument, variable or
+file), and keeps that pipe open as long as ``docker run`` lives, which it knows by another pipe.  When that ends,
+by whatever signal, the one inside sees the end of its pipe and ends the container; the holder removes what is left,
+and ``membrane gc`` what is left when the holder was killed as well.
+
+This module and what it imports run on macOS: no Linux call, no ctypes.  What was not run there is a Mac itself.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import subprocess
+import sys
+
+from ..errors import HostError, PolicyError
+from ..plan import carrier
+from ..policy import codec
+from .carried import Frame, ready
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import NoReturn
+
+    from ..policy.model import Policy
+    from .doctor import Row
+    from .options import Invocation
+
+ENGINE = "docker"
+PATIENCE = 30.0  # seconds for one answer of the engine
+LOOK = 20  # milliseconds between two looks at whether the container listens
+_FILES = ("events", "trace-log", "session-id-file")
+_GIT = (".gitconfig", ".config/git")  # what git outside obeys is judged inside
+COLIMA = (
+    "brew install colima docker",
+    "colima start --mount $HOME:w --mount /Volumes/src:w   (where the workspaces are, as well)",
+    f"membrane setup container dockerfile | docker build -t {carrier.IMAGE} -",
+)
+
+
+def run(invocation: Invocation, policy: Policy, workspace: str, state: str) -> int:
+    """Become ``docker run`` of this run; it returns only by an exception.
+
+    Args:
+        policy: as it was read; ``backend: native`` where no native one can be is meant as this.
+        workspace: absolute, without links, as ``state``.
+
+    Raises:
+        PolicyError: a rule cannot be carried.
+        HostError: no engine, no image, or the state cannot be written.
+    """
+    if policy.backend == "landlock":
+        raise PolicyError("make a sandbox", "backend landlock needs Linux", fix=("membrane --backend docker -- ...",))
+    policy = policy.replace(backend="docker")
+    carrier.refuse(policy)
+    reported = _reported(invocation, workspace)
+    from ..run import installed, secrets, sources
+
+    mounted = [os.path.realpath(rule.path) for rule in policy.mounts if rule.mode == "rw"]
+    engine = _engine([workspace, state, *mounted])
+    trees = _trees(policy, workspace, state, engine)
+    writable = [workspace, *(tree.path for tree in trees if tree.mode == "rw")]
+    installed.refuse(writable)
+    _check_case(writable)
+    values = secrets.values(policy, os.environ, [*writable, *sources.kept(state)])
+    name = f"membrane-{os.urandom(8).hex()}"
+    place = f"{state}/carried"
+    lock = _claim(place, name)
+    frame = Frame(
+        installed.VERSION,
+        workspace,
+        invocation.words,
+        tuple(reported.items()),
+        tuple(carrier.environment(policy, os.environ).items()),
+        codec.dump(carrier.carried(policy)),
+        tuple(values),
+        tuple((path, os.stat(path).st_ino) for path in writable),
+    )
+    around = carrier.Surroundings(
+        workspace,
+        state,
+        os.path.realpath(os.environ.get("HOME") or "/"),
+        os.geteuid(),
+        os.getegid(),
+        name,
+        _profile(place),
+        tuple(trees),
+        all(os.isatty(fd) for fd in (0, 1, 2)),
+    )
+    words = [ENGINE, "run", *carrier.options(policy, around)]
+    alive, lives = os.pipe()
+    if not os.fork():
+        os.close(lives)
+        _hold(engine, frame, name, state, alive)
+    os.close(alive)
+    for fd in (lives, lock):
+        os.set_inheritable(fd, True)
+    os.execv(engine, words)
+
+
+def _reported(invocation: Invocation, workspace: str) -> dict[str, str | bool]:
+    """Arguments of ``prepare.RunOptions``; files are made in the container, so only in what it shares with us."""
+    fields: dict[str, str | bool] = {}
+    for name, value in {**invocation.fields("run"), "debug": invocation.has("debug")}.items():
+        assert not isinstance(value, tuple)
+        fields[name] = value
+    for option in _FILES:
+        value = invocation.last(option)
+        if not value or value in ("-", "stderr"):
+            continue
+        path = os.path.join(os.path.realpath(os.path.dirname(os.path.join(workspace, value))), os.path.basename(value))
+        if value.startswith("fd:") or not path.startswith(f"{workspace.rstrip('/')}/"):
+            cause = f"backend docker does not carry --{option} {value}: the container shares the workspace only"
+            fix = ("name a file in the workspace", "membrane trace export @last")
+            raise PolicyError("read the options", cause, fix=fix)
+        fields[option.replace("-", "_")] = path
+    return fields
+
+
+def _client(writable: list[str]) -> str:
+    """Path of the client, in an entry of PATH that no command could have filled; empty: there is none.
+
+    Args:
+        writable: trees that a command can write, without links; a name in one is not executed outside.
+    """
+    for entry in os.environ.get("PATH", os.defpath).split(os.pathsep):
+        path = os.path.join(entry, ENGINE)
+        if entry.startswith("/") and os.access(path, os.X_OK) and os.path.isfile(path):
+            places = (os.path.realpath(entry), os.path.realpath(path))
+            if not any(place == tree or place.startswith(f"{tree}/") for place in places for tree in writable):
+                return path
+    return ""
+
+
+def _engine(writable: list[str]) -> str:
+    """Path of the client, whose daemon answers and has the image.
+
+    Args:
+        writable: as of ``_client``.
+
+    Raises:
+        HostError: with what to do.
+    """
+    path = _client(writable)
+    fix = COLIMA if sys.platform == "darwin" else ("start Docker, or join the group docker",)
+    if not path:
+        cause = "PATH has no docker command outside of what commands can write"
+        raise HostError("carry the run", cause, fix=fix)
+    try:
+        done = _ask(path, "image", "inspect", "--format={{.Id}}", carrier.IMAGE)
+    except subprocess.TimeoutExpired:
+        raise HostError("carry the run", f"docker gives no answer in {PATIENCE:.0f} s", fix=fix) from None
+    if done.returncode and "no such image" in done.stderr.lower():
+        raise HostError("carry the run", f"docker has no image {carrier.IMAGE}", fix=COLIMA[-1:])
+    if done.returncode:
+        raise HostError("carry the run", done.stderr.strip().partition("\n")[0] or "docker refused", fix=fix)
+    return path
+
+
+def features() -> list[Row]:
+    """What carries a run here, for ``membrane doctor`` where the kernel is not Linux."""
+    from ..plan.model import Support
+
+    support = Support("yes")
+    try:
+        _engine([os.path.realpath(os.getcwd())])
+    except HostError as error:
+        support = Support("no", error.cause, "; ".join(error.fix))
+    return [("docker", f"a daemon with the image {carrier.IMAGE}", support)]
+
+
+def _ask(engine: str, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [engine, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+
+
+def _trees(policy: Policy, workspace: str, state: str, engine: str) -> list[carrier.Tree]:
+    """What the container shows beside the workspace and the state.
+
+    Raises:
+        PolicyError: a mount is no file or directory, or holds an engine's socket.
+    """
+    from ..workspace import gitdirs
+
+    out = [carrier.Tree(path, mode) for path, mode in gitdirs.find(workspace).shown]
+    for rule in policy.mounts:
+        path = os.path.realpath(rule.path)
+        if os.path.exists(path):
+            _check(path, rule.path, str(rule.origin), engine)
+            out.append(carrier.Tree(path, rule.mode))
+    _check(workspace, workspace, "", engine)
+    for path in (*policy.extra_ca, *policy.authority):
+        if os.path.isfile(path):
+            out.append(carrier.Tree(os.path.realpath(path), "ro"))
+    home = os.environ.get("HOME", "")
+    for path in (*(f"{home}/{name}" for name in _GIT), "/etc/gitconfig"):
+        if path.startswith("/") and os.path.exists(path) and os.path.realpath(path) == path:
+            out.append(carrier.Tree(path, "ro"))
+    return [tree for tree in out if tree.path not in (workspace, state)]
+
+
+def _check(path: str, written: str, where: str, engine: str) -> None:
+    if not (os.path.isdir(path) or os.path.isfile(path)):
+        raise PolicyError("bind a rule", f"backend docker does not carry {written}: no file or directory", where=where)
+    for socket in _sockets(engine):
+        if path == "/" or socket.startswith(f"{path}/"):
+            cause = f"backend docker does not carry {written}: docker's socket is in it"
+            raise PolicyError("bind a rule", cause, where=where, fix=("name the tree that the command needs",))
+
+
+def folds(directory: str, status: Callable[[str], os.stat_result] = os.lstat) -> bool:
+    """Whether a name there is found by another case as well: true of most volumes of macOS.
+
+    A hidden name is a mount over one spelling of it.  The container's kernel keeps each spelling apart, and the
+    file system of the host behind it does not: another one would show what is hidden.
+
+    Args:
+        directory: absolute; its own name is tried, and of its names the first with a letter.
+        status: lstat(2), for the test.
+    """
+    names = sorted(os.listdir(directory))
+    tried = [name for name in names if name.swapcase() != name and name.swapcase() not in names][:1]
+    for path in (directory, *(f"{directory}/{name}" for name in tried)):
+        head, _, name = path.rpartition("/")
+        try:
+            if name.swapcase() != name and os.path.samestat(status(path), status(f"{head}/{name.swapcase()}")):
+                return True
+        except OSError:
+            pass
+    return False
+
+
+def _check_case(trees: list[str]) -> None:
+    for path in trees:
+        if os.path.isdir(path) and folds(path):
+            cause = f"the file system of {path} takes A for a: another spelling would show what a rule hides"
+            fix = ("work on a case-sensitive volume: docs/containers.md says how to make one",)
+            raise PolicyError("bind a rule", cause, fix=fix)
+
+
+def _sockets(engine: str) -> list[str]:
+    """Where sockets of engines are: the usual places, and the one that this client uses."""
+    home = os.environ.get("HOME", "")
+    known = ["/var/run/docker.sock", "/run/docker.sock"]
+    known += [f"{home}/{name}" for name in (".colima/default/docker.sock", ".docker/run/docker.sock")]
+    given = os.environ.get("DOCKER_HOST", "")
+    if not given:
+        try:
+            given = _ask(engine, "context", "inspect", "--format={{.Endpoints.docker.Host}}").stdout.strip()
+        except subprocess.TimeoutExpired:
+            given = ""
+    if given.startswith("unix://"):
+        known.append(given.removeprefix("unix://"))
+    return [path for each in known for path in dict.fromkeys((each, os.path.realpath(each)))]
+
+
+def _claim(place: str, name: str) -> int:
+    """Say that the container of this name belongs to a living process, as long as the descriptor is open in one."""
+    try:
+        os.makedirs(place, 0o700, exist_ok=True)
+        fd = os.open(f"{place}/{name}", os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+    except OSError as error:
+        raise HostError("carry the run", error.strerror or "", target=place) from None
+    return fd
+
+
+def _profile(place: str) -> str:
+    """The seccomp profile as a file: the client reads it."""
+    from . import containers
+
+    path, text = f"{place}/seccomp.json", containers.text("seccomp")
+    try:
+        with open(path) as file:
+            if file.read() == text:
+                return path
+    except OSError:
+        pass
+    try:
+        with open(f"{path}.{os.getpid()}", "w") as file:
+            file.write(text)
+        os.rename(f"{path}.{os.getpid()}", path)
+    except OSError as error:
+        raise HostError("write the seccomp profile", error.strerror or "", target=path) from None
+    return path
+
+
+# ---------------------------------------------------------------- the holder
+
+
+def _hold(engine: str, frame: Frame, name: str, state: str, alive: int) -> NoReturn:
+    """Hand the run over, wait for the end of ``docker run``, and leave nothing."""
+    try:
+        os.setsid()  # signals of the terminal are for docker
+        null = os.open(os.devnull, os.O_RDWR)
+        os.dup2(null, 0)
+        os.dup2(null, 1)  # who reads the command's output waits for its end and not for ours
+        line = _hand_over(engine, frame, name, state, alive)
+        os.dup2(null, 2)
+        if line is not None:
+            poll = select.poll()
+            poll.register(alive, select.POLLIN)
+            poll.poll()
+            assert line.stdin is not None
+            line.stdin.close()
+        _remove(engine, name)
+        for path in (f"{state}/carried/{name}", ready(state, name)):
+            if os.path.exists(path):
+                os.unlink(path)
+    finally:
+        os._exit(0)
+
+
+def _hand_over(engine: str, frame: Frame, name: str, state: str, alive: int) -> subprocess.Popen[bytes] | None:
+    """Give the frame to pid 1 of the container; None: there is none."""
+    poll = select.poll()
+    poll.register(alive, select.POLLIN)
+    while not os.path.exists(ready(state, name)):
+        if poll.poll(LOOK):
+            return None  # docker ended, and said why
+    words = [engine, "exec", "--interactive", name, "python3", "-I", "-m", carrier.MODULE, "hand"]
+    line = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    assert line.stdin is not None
+    try:
+        line.stdin.write(frame.dump())
+        line.stdin.flush()
+    except OSError:
+        os.write(2, b"membrane: cannot hand the run to its container: docker exec failed\n")
+        return None
+    return line
+
+
+def _remove(engine: str, name: str) -> None:
+    """Give the run time to end by itself, then make sure."""
+    for words in (("wait", name), ("rm", "--force", name)):
+        try:
+            _ask(engine, *words)
+        except subprocess.TimeoutExpired:
+            pass
+
+
+def collect(state: str) -> list[str]:
+    """Remove containers whose run is dead: a line for each (``membrane gc``).  Without an engine there are none."""
+    place = f"{state}/carried"
+    engine = _client([state, os.path.realpath(os.getcwd())])
+    if not engine or not os.path.isdir(place):
+        return []
+    try:
+        found = _ask(engine, "ps", "--all", f"--filter=label={carrier.LABEL}={state}", "--format={{.Names}}")
+    except subprocess.TimeoutExpired:
+        return []
+    names = found.stdout.split() if found.returncode == 0 else []
+    dead = [name for name in names if _is_dead(f"{place}/{name}")]
+    for name in dead:
+        _remove_now(engine, name)
+    for entry in os.listdir(place):
+        name = entry.removesuffix(".ready")
+        if name.startswith("membrane-") and _is_dead(f"{place}/{name}"):
+            os.unlink(f"{place}/{entry}")
+    return [f"container {name}" for name in dead]
+
+
+def _remove_now(engine: str, name: str) -> None:
+    try:
+        _ask(engine, "rm", "--force", name)
+    except subprocess.TimeoutExpired:
+        pass
+
+
+def _is_dead(path: str) -> bool:
+    """Can the lock of a run be taken?  One that has no lock any more has ended."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return True
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return True
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(fd)

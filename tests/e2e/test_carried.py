@@ -1,0 +1,453 @@
+"""``--backend docker`` with a real daemon: the run, its streams, its record, its end, and attacks from inside."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import termios
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from world import carrier
+from world.docker import PATIENCE, Daemon
+
+from membrane.plan.carrier import LABEL
+
+pytestmark = [
+    pytest.mark.as_root,  # who may start a daemon
+    pytest.mark.needs_tool("dockerd"),
+    pytest.mark.needs_tool("busybox"),
+    pytest.mark.needs_kernel("cgroups for containers"),
+]
+GATEWAY = "10.88.77.1"
+VALUE = "sk-0123456789abcdefghijklmnopqrstuvwxyz"
+USERS = (0, 1000)
+SERVER = """
+import http.server, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers()
+        self.wfile.write(("x-key " + str(self.headers["x-key"])).encode()[::-1])
+    def log_message(self, *_): pass
+server = http.server.ThreadingHTTPServer((sys.argv[1], 0), Handler)
+print(server.server_port, flush=True)
+server.serve_forever()
+"""
+
+
+MODEL = """
+import http.server, json, sys
+from world.model_apis import messages
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_HEAD(self):
+        self.send_response(200); self.end_headers()
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["content-length"])) or b"{}")
+        if not self.path.startswith("/v1/messages") or "count" in self.path:
+            self.send_response(404); self.end_headers(); return
+        kind, body = messages(asked, lambda **call: print(json.dumps(call), flush=True))
+        self.send_response(200); self.send_header("content-type", kind); self.end_headers()
+        for part in body:
+            self.wfile.write(part)
+    def log_message(self, *_): pass
+server = http.server.ThreadingHTTPServer((sys.argv[1], 0), Handler)
+print(server.server_port, flush=True)
+server.serve_forever()
+"""
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Daemon]:
+    directory = Path(tempfile.mkdtemp(prefix="mb-carry-"))
+    directory.chmod(0o711)
+    made = Daemon(directory, f"{GATEWAY}/24")
+    try:
+        made.socket.chmod(0o666)
+        carrier.build(made)
+        yield made
+    finally:
+        made.close()
+        shutil.rmtree(directory)
+
+
+class Home:
+    """One user's home with a workspace, and the Membrane that is run in it."""
+
+    def __init__(self, engine: Daemon, uid: int) -> None:
+        self.engine, self.uid = engine, uid
+        self.home = Path(tempfile.mkdtemp(prefix="home-", dir=engine.directory))
+        self.workspace = self.home / "src" / "a, b"
+        self.workspace.mkdir(parents=True)
+        (self.home / "private").write_text("of the host")
+        self.state = self.home / ".membrane"
+        for path in (self.home, self.home / "src", self.workspace, self.home / "private"):
+            os.chown(path, uid, uid)
+        self.environ = {
+            "HOME": str(self.home),
+            "PATH": os.environ["PATH"],
+            "DOCKER_HOST": f"unix://{engine.socket}",
+            "LANG": "C.UTF-8",
+        }
+
+    def start(self, *words: str, backend: bool = True, **more: Any) -> subprocess.Popen[str]:
+        command = [sys.executable, "-P", "-m", "membrane", *(["--backend=docker"] if backend else []), *words]
+        more = {"env": self.environ, "stdin": subprocess.DEVNULL, "stderr": subprocess.PIPE, **more}
+        return subprocess.Popen(
+            command, cwd=self.workspace, text=True, stdout=subprocess.PIPE, user=self.uid, group=self.uid,
+            extra_groups=[], **more,
+        )  # fmt: skip
+
+    def run(self, *words: str, given: str | None = None, **more: Any) -> subprocess.CompletedProcess[str]:
+        more = {**({"stdin": subprocess.PIPE} if given is not None else {}), **more}
+        with self.start(*words, **more) as process:
+            try:
+                out, err = process.communicate(given, timeout=PATIENCE)
+            except BaseException:
+                process.kill()
+                raise
+        return subprocess.CompletedProcess(words, process.returncode, out, err)
+
+    def containers(self) -> list[str]:
+        return self.engine.docker("ps", "-aq", f"--filter=label={LABEL}={self.state}").stdout.split()
+
+    def left(self) -> list[str]:
+        place = self.state / "carried"
+        files = place.iterdir() if place.is_dir() else ()
+        return [*self.containers(), *(path.name for path in files if "seccomp" not in path.name)]
+
+
+@pytest.fixture(params=USERS)
+def own(engine: Daemon, request: pytest.FixtureRequest) -> Iterator[Home]:
+    made = Home(engine, request.param)
+    yield made
+    until(lambda: not made.left())
+    shutil.rmtree(made.home)
+
+
+@pytest.fixture
+def world(engine: Daemon) -> Iterator[Callable[[], int]]:
+    """Starts web servers beside the daemon; each call gives a port."""
+    servers: list[subprocess.Popen[str]] = []
+
+    def start() -> int:
+        words = engine.beside(sys.executable, "-c", SERVER, GATEWAY)
+        servers.append(subprocess.Popen(words, stdout=subprocess.PIPE, text=True))
+        assert servers[-1].stdout is not None
+        return int(servers[-1].stdout.readline())
+
+    yield start
+    for server in servers:
+        server.kill()
+        server.communicate()
+
+
+def until(fact: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not fact():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)  # between two looks at a condition
+
+
+ATTEMPT = """
+id -u; cat; echo made > made; echo said >&2
+cat ~/private || echo hidden
+ls /var/run/docker.sock /run/docker.sock "$DOCKER" || echo no socket
+ls ~/.membrane || echo no state
+touch /usr/x || echo refused
+grep CapEff /proc/self/status
+exit 7
+"""
+
+
+def test_a_run_is_whole_and_leaves_a_record_and_nothing_else(own: Home) -> None:
+    docker = f"--env=DOCKER={own.engine.socket}"
+    done = own.run("--no-presets", docker, "--", "sh", "-c", ATTEMPT, given="by the pipe\n")
+    assert done.returncode == 7, done
+    expected = ["by the pipe", "hidden", "no socket", "no state", "refused", "CapEff:\t0000000000000000"]
+    assert done.stdout.splitlines() == [str(own.uid), *expected], done
+    assert "said" in done.stderr
+    made = own.workspace / "made"
+    assert (made.read_text(), made.stat().st_uid) == ("made\n", own.uid)
+    shown = own.run("trace", "show", "@last", "--json", backend=False)
+    events = [json.loads(line) for line in shown.stdout.splitlines()]
+    (started,) = (event for event in events if event["event"] == "SessionStarted")
+    (receipt,) = (line for line in started["assurance"] if line["rule"] == "backend")
+    assert "container of docker" in receipt["mechanism"]
+    assert started["workspace"] == str(own.workspace)
+    verified = own.run("trace", "verify", "@last", backend=False)
+    assert verified.returncode == 0, verified
+
+
+def test_hosts_are_those_of_the_policy_and_values_are_nowhere(own: Home, world: Callable[[], int]) -> None:
+    allowed, other = world(), world()
+    url = f"http://{GATEWAY}:{allowed}/"
+    (own.workspace / ".membrane.yaml").write_text(
+        json.dumps({"secrets": [{"name": "KEY", "from": "env:REAL", "to": [url], "header": "x-key"}], "allow": [url]})
+    )
+    script = (
+        f'curl -s -H "x-key: $KEY" {url}; echo; curl -s -m 9 http://{GATEWAY}:{other}/;  echo "$KEY"; echo there; cat'
+    )
+    environ = {**own.environ, "REAL": VALUE}
+    words = ("--trust-workspace", "-q", "--", "sh", "-c", script)
+    with own.start(*words, env=environ, stdin=subprocess.PIPE) as process:
+        assert process.stdin is not None and process.stdout is not None
+        lines = []
+        while not lines or (lines[-1] and lines[-1] != "there\n"):
+            lines.append(process.stdout.readline())
+        (container,) = own.containers()
+        inspected = own.engine.docker("inspect", container).stdout
+        words = Path(f"/proc/{process.pid}/cmdline").read_text().split("\0")
+        process.stdin.close()
+        assert process.wait(PATIENCE) == 0, lines
+        assert process.stderr is not None and not process.stderr.read()
+    assert lines[0] == f"x-key {VALUE}"[::-1] + "\n", lines
+    assert "port not allowed" in lines[1], lines
+    assert lines[2].strip() not in ("", VALUE), lines
+    assert words[1] == "run" and VALUE not in " ".join(words) and VALUE not in inspected
+    settings = json.loads(inspected)[0]["HostConfig"]
+    assert (settings["Privileged"], settings["CapDrop"], settings["PidMode"]) == (False, ["ALL"], "")
+    assert settings["CapAdd"] == (["SETFCAP"] if own.uid == 0 else None) or settings["CapAdd"] == ["CAP_SETFCAP"]
+    assert settings["ReadonlyRootfs"] and settings["AutoRemove"]
+
+
+def test_an_exposed_port_is_reached_from_outside(own: Home) -> None:
+    server = "import http.server as h; h.test(h.SimpleHTTPRequestHandler, port=8080, bind='127.0.0.1')"
+    (own.workspace / "file").write_text("served")
+    with own.start("-q", "--expose=8080:18080", "--", "python3", "-c", server) as process:
+        fetch = own.engine.beside("curl", "-s", "http://127.0.0.1:18080/file")
+        until(lambda: subprocess.run(fetch, capture_output=True, check=False).stdout == b"served")
+        process.terminate()
+        assert process.wait(PATIENCE) == 128 + signal.SIGTERM
+
+
+class Terminal:
+    """A run on a terminal of 31 rows and 97 columns."""
+
+    def __init__(self, own: Home, *words: str) -> None:
+        self.master, slave = pty.openpty()
+        termios.tcsetwinsize(slave, (31, 97))
+        take = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY); os.execv(sys.argv[1], sys.argv[1:])"
+        command = [sys.executable, "-c", take, sys.executable, "-P", "-m", "membrane", "--backend=docker", *words]
+        self.process = subprocess.Popen(
+            command, cwd=own.workspace, env={**own.environ, "TERM": "xterm"}, stdin=slave, stdout=slave, stderr=slave,
+            user=own.uid, group=own.uid, extra_groups=[], start_new_session=True,
+        )  # fmt: skip
+        os.close(slave)
+        self.seen = b""
+
+    def expect(self, text: bytes) -> None:
+        """Read until ``text``, which what follows does not begin with again."""
+        while text not in self.seen:
+            assert select.select([self.master], [], [], PATIENCE)[0], self.seen
+            self.seen += os.read(self.master, 4096)
+        self.seen = self.seen.partition(text)[2]
+
+    def send(self, text: bytes) -> None:
+        os.write(self.master, text)
+
+    def end(self) -> int:
+        status = self.process.wait(PATIENCE)
+        os.close(self.master)
+        return status
+
+
+def test_its_terminal_is_the_callers(own: Home) -> None:
+    terminal = Terminal(own, "-q", "--", "bash", "-c", "tty; stty size; read x; echo got $x; sleep 1000 || echo ended")
+    terminal.expect(b"/dev/pts/")
+    terminal.expect(b"31 97")
+    terminal.send(b"word\r")
+    terminal.expect(b"got word")
+    terminal.send(b"\x03")
+    assert terminal.end() == 128 + signal.SIGINT
+
+
+def test_a_person_is_asked_on_it(own: Home, world: Callable[[], int]) -> None:
+    port = world()
+    curl = f"curl -s -o /dev/null -w 'got %{{http_code}};' http://{GATEWAY}:{port}/"
+    terminal = Terminal(own, "--ask", "--", "bash", "-c", f"{curl}; {curl}; {curl}")
+    question = f"{GATEWAY}:{port}".encode()
+    terminal.expect(question)
+    terminal.expect(b"[N]o: ")
+    terminal.send(b"o\r")
+    terminal.expect(b"got 200;")
+    terminal.expect(b"[N]o: ")
+    terminal.send(b"n\r")
+    terminal.expect(b"got 403;")
+    terminal.expect(b"got 403;")
+    assert terminal.end() == 0
+
+
+ATTACK = """
+import ctypes, os, socket, sys
+libc = ctypes.CDLL(None, use_errno=True)
+def say(name, call):
+    try:
+        result = call()
+        print(name, "done" if result in (None, 0) or result else "none")
+    except OSError as error:
+        print(name, error.errno)
+def check(result):
+    if result < 0:
+        raise OSError(ctypes.get_errno(), "")
+def connect(path):
+    with socket.socket(socket.AF_UNIX) as one:
+        one.connect(path)
+def dial(host, port):
+    with socket.create_connection((host, port), 9) as one:
+        one.sendall(b"GET / HTTP/1.0\\r\\n\\r\\n")
+        if b"200" not in one.recv(100):
+            raise OSError(111, "")
+engine, home, gateway, port = sys.argv[1:]
+say("socket", lambda: connect(engine))
+say("usual socket", lambda: connect("/var/run/docker.sock"))
+say("door", lambda: connect("/run/membrane"))
+say("private", lambda: open(home + "/private").read())
+say("state", lambda: os.listdir(home + "/.membrane"))
+say("outside", lambda: os.open("/etc/new", os.O_CREAT | os.O_WRONLY))
+say("network", lambda: dial(gateway, int(port)))
+say("namespace", lambda: check(libc.unshare(0x10000000)))
+say("mount", lambda: check(libc.mount(b"none", b"/tmp", b"tmpfs", 0, None)))
+say("supervisor", lambda: os.kill(1, 0) or open("/proc/1/environ").read().index("MEMBRANE_HOME="))
+say("pattern", lambda: open("/proc/sys/kernel/core_pattern", "w").write("|/x"))
+say("trigger", lambda: open("/proc/sysrq-trigger", "w").write("h"))
+"""
+
+
+def test_attacks_from_inside(own: Home, world: Callable[[], int]) -> None:
+    port = world()
+    arguments = [str(own.engine.socket), str(own.home), GATEWAY, str(port)]
+    done = own.run("-q", "--no-presets", "--", "python3", "-c", ATTACK, *arguments)
+    said = dict(line.rsplit(" ", 1) for line in done.stdout.splitlines())
+    assert done.returncode == 0 and len(said) == 12, done
+    assert "done" not in said.values(), said
+    reached = subprocess.run(
+        own.engine.beside("curl", "-s", f"http://{GATEWAY}:{port}/"), capture_output=True, check=False
+    )
+    assert reached.returncode == 0  # the control: without the boundary the same machine reaches and reads all of it
+    control = subprocess.run(
+        own.engine.beside(sys.executable, "-c", ATTACK, *arguments), capture_output=True, text=True, check=False
+    )
+    said = dict(line.rsplit(" ", 1) for line in control.stdout.splitlines())
+    assert {said[name] for name in ("socket", "private", "state", "network")} == {"done"}, said
+
+
+@pytest.mark.needs_tool("claude")
+def test_claude_code(own: Home) -> None:
+    (own.home / ".ssh").mkdir()
+    (own.home / ".ssh" / "id_rsa").write_text("PRIVATE KEY")
+    program = Path(shutil.which("claude") or "").resolve()
+    serve = [sys.executable, "-c", MODEL, GATEWAY]
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    with subprocess.Popen(own.engine.beside(*serve), stdout=subprocess.PIPE, text=True, env=environ) as model:
+        try:
+            assert model.stdout is not None
+            host = f"{GATEWAY}:{int(model.stdout.readline())}"
+            variables = {
+                "ANTHROPIC_API_KEY": "not-a-key", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+                "DISABLE_AUTOUPDATER": "1", "IS_SANDBOX": "1", "ANTHROPIC_BASE_URL": f"http://{host}",
+            }  # fmt: skip
+            words = [f"--env={name}={value}" for name, value in variables.items()]
+            agent = [str(program), "--dangerously-skip-permissions", "-p", "do it"]
+            done = own.run(f"--mount={program.parent}:ro", "-a", host, *words, "--", *agent)
+        finally:
+            model.kill()
+        calls = [json.loads(line) for line in model.stdout]
+    assert done.returncode == 0 and "All done." in done.stdout, done
+    assert "example.com" in done.stderr  # refused, and said
+    (_, second) = max((call["results"] for call in calls), key=len)
+    assert "curl=6" in second and "cat=1" in second and "hello" in second, second
+    made = own.workspace / "made.txt"
+    assert (made.read_text(), made.stat().st_uid) == ("hello\n", own.uid)
+
+
+def sleeping(own: Home) -> tuple[subprocess.Popen[str], int]:
+    """A run whose command is there; with the pid of its holder, which leads a session of its own."""
+    process = own.start("-q", "--", "sh", "-c", "echo there; sleep 1000")
+    assert process.stdout is not None and process.stdout.readline() == "there\n"
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    holders = [int(pid) for pid in children if os.getsid(int(pid)) == int(pid)]
+    assert len(holders) == 1 and len(own.containers()) == 1
+    return process, holders[0]
+
+
+@pytest.mark.parametrize("holder_too", [False, True])
+def test_who_kills_the_client_ends_the_container(own: Home, holder_too: bool) -> None:
+    process, holder = sleeping(own)
+    if holder_too:
+        os.kill(holder, signal.SIGKILL)
+    process.kill()
+    process.communicate()
+    until(lambda: not own.containers())
+    if holder_too:
+        assert own.left()  # its files, which are the next sentence's
+        collected = own.run("gc", backend=False)
+        assert collected.returncode == 0, collected
+    until(lambda: not own.left())
+
+
+def test_gc_removes_the_container_of_a_dead_run_and_of_no_other(own: Home) -> None:
+    process, _holder = sleeping(own)
+    dead = own.engine.docker("create", f"--label={LABEL}={own.state}", "--name=membrane-dead", "box", "sh")
+    foreign = own.engine.docker("create", f"--label={LABEL}=/other", "--name=foreign", "box", "sh")
+    assert dead.returncode == 0 and foreign.returncode == 0
+    listed = own.run("ps", backend=False)
+    assert "sleep 1000" in listed.stdout, listed
+    joined = own.run("exec", "@last", "--", "id", backend=False)
+    assert joined.returncode == 125 and "a container carries it" in joined.stderr, joined
+    collected = own.run("gc", backend=False)
+    assert "removed container membrane-dead" in collected.stdout, collected
+    assert len(own.containers()) == 1
+    assert own.engine.docker("rm", "foreign").returncode == 0
+    process.terminate()
+    process.communicate(timeout=PATIENCE)
+    assert process.returncode == 128 + signal.SIGTERM
+
+
+def test_what_is_not_carried_is_refused_before_anything_runs(own: Home) -> None:
+    socket = str(own.engine.socket)
+    refused = {
+        "-v of the root": ["--arg=-v", "--arg=/:/host"],
+        "-v of the socket": ["--arg=-v", f"--arg={socket}:/var/run/docker.sock"],
+        "-v of what holds it": ["--arg=-v", f"--arg={own.engine.directory}:/mnt"],
+        "privileged": ["--arg=--privileged"],
+        "a capability": ["--arg=--cap-add=SYS_ADMIN"],
+        "a profile": ["--arg=--security-opt=seccomp=unconfined"],
+        "a namespace": ["--arg=--pid=host"],
+        "a network": ["--arg=--net=host"],
+        "user namespace": ["--arg=--userns=host"],
+        "a device": ["--arg=--device=/dev/kvm"],
+        "containers": ["--containers"],
+        "events elsewhere": ["--events", "/tmp/events"],
+    }
+    for what, words in refused.items():
+        done = own.run(*words, "--", "true")
+        assert done.returncode == 78, (what, done)
+        assert done.stderr.startswith("membrane: ") and "internal" not in done.stderr, (what, done)
+    assert own.run("--events", "events", "--", "id").returncode == 0  # the control
+    assert "SessionEnded" in (own.workspace / "events").read_text()
+
+
+def test_only_runs_are_carried(own: Home) -> None:
+    for words in (("plan", "--backend=docker"), ("learn", "--backend=docker", "--", "true")):
+        done = own.run(*words, backend=False)
+        assert done.returncode == 78 and "carries runs of the command line" in done.stderr, done
+
+
+def test_by_the_file_of_the_user_and_reviewed(own: Home) -> None:
+    own.state.mkdir(mode=0o700)
+    (own.state / "config.yaml").write_text("backend: docker\n")
+    for path in (own.state, own.state / "config.yaml"):
+        os.chown(path, own.uid, own.uid)
+    done = own.run("--review=try", "--apply=safe", "-q", "--", "sh", "-c", "echo new > new", backend=False)
+    assert done.returncode == 0, done
+    assert (own.workspace / "new").read_text() == "new\n"

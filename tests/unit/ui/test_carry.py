@@ -1,0 +1,188 @@
+"""The outer half of ``--backend docker`` as macOS has it: without a Linux call, against a client that records."""
+
+from __future__ import annotations
+
+import marshal
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import membrane
+from membrane.policy import codec
+from membrane.run.installed import VERSION
+from membrane.ui import carry, containers
+
+# What CPython on macOS does not have, of what CPython on Linux has.
+DARWIN = """
+import os, posix, select, sys, _socket
+for module, names in {
+    os: ("O_PATH", "O_TMPFILE", "pipe2", "memfd_create", "pidfd_open", "setns", "unshare", "sched_getaffinity",
+         "getxattr", "setxattr", "splice", "eventfd", "timerfd_create", "copy_file_range", "getrandom", "prctl",
+         "setresuid", "setresgid", "mkfifoat", "P_PIDFD", "GRND_NONBLOCK", "MFD_CLOEXEC"),
+    select: ("epoll", "EPOLLIN", "EPOLLOUT", "EPOLL_CLOEXEC"),
+    _socket: ("AF_NETLINK", "AF_PACKET", "AF_VSOCK", "SOCK_CLOEXEC", "SOCK_NONBLOCK", "SO_PEERCRED"),
+}.items():
+    for name in names:
+        vars(module).pop(name, None)
+        vars(posix).pop(name, None)
+sys.platform = "darwin"
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name in ("ctypes", "_ctypes") or name.startswith(("membrane.bpf.")):
+            raise ImportError(f"{name} is Linux's", name=name)
+sys.meta_path.insert(0, Blocked())
+real_open = open
+def checked(path, *rest, **more):
+    assert not str(path).startswith(("/proc", "/sys")), path
+    return real_open(path, *rest, **more)
+import builtins
+builtins.open = checked
+from membrane.ui.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+CLIENT = """#!/bin/sh
+case $1 in
+image) echo sha256:1 ;;
+context) echo unix://$HOME/.colima/default/docker.sock ;;
+run)
+    printf '%s\\n' "$@" > "$RECORD/run"
+    for word; do case $word in --name=*) name=${word#--name=} ;; esac; done
+    touch "$MEMBRANE_HOME/carried/$name.ready"
+    until [ -e "$RECORD/whole" ]; do sleep 0.02; done
+    exit 5 ;;
+exec)
+    head -c 8 > "$RECORD/size"
+    head -c $(od -An -tu1 "$RECORD/size" | { read a b c d e f g h; echo $((g * 256 + h)); }) > "$RECORD/frame"
+    touch "$RECORD/whole"; cat ;;
+esac
+"""
+
+
+class Mac:
+    """A home with a client of Docker that records, and the command line in it."""
+
+    def __init__(self, home: Path) -> None:
+        self.home, self.workspace, self.record = home, home / "work", home / "record"
+        for path in (home / "bin", self.workspace, self.record):
+            path.mkdir(parents=True)
+        self.client(CLIENT)
+        self.environ = {
+            "HOME": str(home), "MEMBRANE_HOME": str(home / ".membrane"), "RECORD": str(self.record), "LANG": "C.UTF-8",
+            "PATH": f"{home}/bin:/usr/bin:/bin", "PYTHONPATH": str(Path(membrane.__file__).parents[1]), "REAL": "value",
+        }  # fmt: skip
+
+    def client(self, text: str) -> None:
+        (self.home / "bin" / "docker").write_text(text)
+        (self.home / "bin" / "docker").chmod(0o755)
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-P", "-c", DARWIN, *words], cwd=self.workspace, env=self.environ, text=True,
+            capture_output=True, stdin=subprocess.DEVNULL, check=False, timeout=120,
+        )  # fmt: skip
+
+
+@pytest.fixture
+def mac(tmp_path: Path) -> Mac:
+    return Mac(Path(os.path.realpath(tmp_path)) / "home")
+
+
+def test_a_run_is_carried_by_itself(mac: Mac) -> None:
+    (mac.workspace / ".membrane.yaml").write_text(
+        "secrets: [{name: KEY, from: 'env:REAL', to: ['https://example.com/'], header: x-key}]\n"
+    )
+    done = mac.run("--trust-workspace", "-q", "-a", "example.com", "--", "some", "command")
+    assert (done.returncode, done.stderr) == (5, ""), done
+    words = (mac.record / "run").read_text().splitlines()
+    assert words[0] == "run" and f"--workdir={mac.workspace}" in words and "--cap-drop=ALL" in words
+    assert not any("value" in word or "some" in word for word in words)
+    frame = marshal.loads((mac.record / "frame").read_bytes())
+    release, workspace, command, options, environ, policy, secrets, places = frame
+    assert (release, workspace, command) == (VERSION, str(mac.workspace), ("some", "command"))
+    assert dict(options)["quiet"] is True and secrets == (b"value",)
+    assert places == ((str(mac.workspace), mac.workspace.stat().st_ino),)
+    assert dict(environ) == {"LANG": "C.UTF-8"}
+    carried = codec.restore(policy)
+    assert carried.backend == "docker" and carried.secrets[0].source == "given:0"
+    assert [rule.text for rule in carried.allow if rule.origin.level == "command line"] == ["example.com"]
+    profile = next(word for word in words if "seccomp=" in word).partition("seccomp=")[2]
+    assert Path(profile).read_text() == containers.text("seccomp")
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (("--backend=landlock", "--", "x"), 78, "backend landlock needs Linux"),
+        (("--containers", "--", "x"), 78, "does not carry containers: nested"),
+        (("--arg=--privileged", "--", "x"), 78, "'--privileged' is an argument of docker run without a key here"),
+        (("--version",), 0, ""),
+        (("--help",), 0, ""),
+        (("setup", "container", "dockerfile"), 0, ""),
+        (("config", "show"), 0, ""),
+        (("doctor",), 0, ""),
+        (("gc",), 0, ""),
+    ],
+)  # fmt: skip
+def test_the_rest_of_the_command_line(mac: Mac, words: tuple[str, ...], status: int, said: str) -> None:
+    done = mac.run(*words)
+    assert done.returncode == status, done
+    assert said in done.stderr and "internal error" not in done.stderr
+
+
+def test_a_file_is_no_source_of_a_secret_where_nothing_can_prove_who_wrote_it(mac: Mac) -> None:
+    (mac.workspace / ".membrane.yaml").write_text(
+        "secrets: [{name: KEY, from: 'file:/etc/hostname', to: ['https://example.com/'], header: x-key}]\n"
+    )
+    done = mac.run("--trust-workspace", "--", "x")
+    assert done.returncode == 78 and "a secret from a file needs Linux" in done.stderr, done
+
+
+def test_what_is_missing_is_named_with_colima(mac: Mac) -> None:
+    cannot = "#!/bin/sh\necho 'Cannot connect to the Docker daemon at unix:///x' >&2; exit 1\n"
+    for client, cause, fix in (
+        (cannot, "Cannot connect to the Docker daemon", "colima start --mount $HOME:w --mount /Volumes/src:w"),
+        ("#!/bin/sh\necho 'Error: No such image: x' >&2; exit 1\n", "no image membrane-carrier", "docker build -t"),
+    ):
+        mac.client(client)
+        done = mac.run("--", "x")
+        assert done.returncode == 125 and cause in done.stderr and fix in done.stderr, done
+        doctor = mac.run("doctor")
+        assert doctor.returncode == 1 and cause in doctor.stdout and fix in doctor.stdout, doctor
+
+
+def test_a_client_that_a_command_could_have_made_is_not_executed(mac: Mac) -> None:
+    (mac.workspace / "bin").mkdir()
+    planted = mac.workspace / "bin" / "docker"
+    planted.write_text(f"#!/bin/sh\ntouch {mac.record}/planted\n")
+    planted.chmod(0o755)
+    (mac.home / "linked").symlink_to(mac.workspace / "bin")
+    own = mac.environ["PATH"]
+    mac.environ["PATH"] = f"{mac.workspace}/bin:{mac.home}/linked:bin:{own}"
+    assert mac.run("--", "x").returncode == 5
+    mac.run("gc"), mac.run("doctor")
+    assert not (mac.record / "planted").exists()
+    mac.environ["PATH"] = f"{mac.workspace}/bin"
+    done = mac.run("--", "x")
+    assert done.returncode == 125 and "no docker command outside of what commands can write" in done.stderr
+    subprocess.run([planted], check=True)  # the control
+    assert (mac.record / "planted").exists()
+
+
+def test_a_file_system_that_takes_one_case_for_another_is_known(tmp_path: Path) -> None:
+    def folding(path: str) -> os.stat_result:
+        """lstat(2) as on such a file system."""
+        head, _, name = path.rpartition("/")
+        found = {entry.casefold(): entry for entry in os.listdir(head)}
+        return os.lstat(f"{head}/{found.get(name.casefold(), name)}")
+
+    work = tmp_path / "work"
+    (work / "1").mkdir(parents=True)
+    assert carry.folds(str(work), folding) and not carry.folds(str(work))
+    assert not carry.folds(str(work / "1"), folding)  # nothing with a letter is there to try
+    (work / "1" / ".env").touch()
+    assert carry.folds(str(work / "1"), folding) and not carry.folds(str(work / "1"))
+    (work / "1" / ".ENV").hardlink_to(work / "1" / ".env")
+    assert not carry.folds(str(work / "1"))

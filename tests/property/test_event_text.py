@@ -57,7 +57,7 @@ def test_different_texts_look_different(one: str, other: str) -> None:
     assert (escape(one) == escape(other)) == (one == other)
 
 
-_ESCAPED = re.compile(r"(\\+)(x[89a-f][0-9a-f]|u\{[1-9a-f][0-9a-f]*\})")
+_ESCAPED = re.compile(r"(\\+)(x[89a-f][0-9a-f]|u\{(?:0|[1-9a-f][0-9a-f]*)\})")
 
 
 def unread(shown: str) -> str:
@@ -75,7 +75,7 @@ def unread(shown: str) -> str:
 
 LIKE_ESCAPES = st.lists(
     st.sampled_from(
-        ["\\", "x80", "x7f", "u{202e}", "u{61}", "u{0202e}", "u{dc80}", "u{", "}", "\u202e", "\udc80", "a"]
+        ["\\", "x80", "x7f", "u{202e}", "u{61}", "u{0}", "u{0202e}", "u{dc80}", "u{", "}", "\u202e", "\udc80", "a"]
     ),
     max_size=8,
 ).map("".join)

@@ -69,6 +69,20 @@ def test_another_mode_comes_only_with_the_file_as_such(made: Workspace) -> None:
     assert chosen.state("mode") == "part" and chosen.hunks() == {"mode": frozenset(EVERY)}
     chosen.take("mode")
     assert chosen.state("mode") == "whole" and chosen.hunks() == {}
+    chosen.take_hunks("mode", EVERY[:1], EVERY)  # it is chosen already
+    assert chosen.state("mode") == "whole" and chosen.hunks() == {}
+    chosen.leave_hunks("mode", EVERY[:1], EVERY)
+    chosen.leave("mode")
+    assert chosen.state("mode") == "" and not chosen.holds("mode", EVERY[1:])
+
+
+def test_what_is_more_than_its_text(made: Workspace) -> None:
+    found = {change.path: change for change in changes(made)}
+    text = found["text"]
+    assert not choice.more_than_text(text) and choice.more_than_text(found["mode"])
+    assert choice.more_than_text(text.replace(attributes=("user.x",)))
+    assert choice.more_than_text(text.replace(before=None)) and choice.more_than_text(found["gone"])
+    assert text.after is not None and choice.more_than_text(text.replace(after=text.after.replace(uid=12345)))
 
 
 @pytest.mark.parametrize("field", [{"never": ("no",)}, {"conflict": "of the host"}])
@@ -94,6 +108,7 @@ def test_a_choice_holds_for_what_is_as_it_was_seen(made: Workspace) -> None:
     assert moved(found, later, ["text", "mode", "gone", ".vscode"]) == ["gone", "mode", "text"]
     assert chosen.renew(later) == ["gone", "text"]
     assert chosen.only() == [".vscode"] and chosen.counted() == (1, 0, 1)
+    assert chosen.changes is later and chosen.objection("text")
 
 
 def test_what_has_become_red_has_to_be_chosen_again(made: Workspace) -> None:

@@ -105,5 +105,7 @@ def test_what_is_too_large_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hunks, "MOST_LINES", 40)
     assert not hunks.is_small(BASE)
     monkeypatch.undo()
+    monkeypatch.setattr(hunks, "LARGEST", len(BASE))
+    assert hunks.is_small(BASE)
     monkeypatch.setattr(hunks, "LARGEST", len(BASE) - 1)
     assert not hunks.is_small(b"", BASE)

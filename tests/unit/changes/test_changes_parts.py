@@ -248,6 +248,51 @@ def test_what_has_no_hunks_comes_as_a_whole(made: Workspace, monkeypatch: pytest
             each.texts(one(each, "text"))
 
 
+def test_a_file_that_is_another_one_while_it_is_read_is_a_conflict(
+    made: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = made.base / "text"
+    with engine(made) as each, made.copy() as copy:
+        change = one(each, "text")
+        before = len(os.listdir("/proc/self/fd"))
+        real = parts._all
+
+        def edited(fd: int) -> bytes:
+            data = real(fd)
+            text.write_bytes(BASE)  # the same bytes, but written
+            return data
+
+        monkeypatch.setattr(parts, "_all", edited)
+        with pytest.raises(Conflict, match="changed in the workspace meanwhile"):
+            parts.texts(copy, change)
+        monkeypatch.undo()
+        with pytest.raises(Conflict, match="changed in the workspace meanwhile"):
+            parts.texts(copy, change)
+        parts.texts(copy, one(each, "text"))
+        assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_what_git_obeys_and_what_is_no_text_or_too_long_comes_as_a_whole(
+    made: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("was binary", "a/.git/config"):
+        (made.base / name).parent.mkdir(parents=True, exist_ok=True)
+        (made.base / name).write_bytes(b"\0\n")
+        made.write(name, "text\n")
+    with engine(made) as each, made.copy() as copy:
+        found = each.changes()
+        for path, why in (("was binary", "it is no text"), ("a/.git/config", "it is git's")):
+            with pytest.raises(Whole, match=why):
+                parts.texts(copy, next(change for change in found if change.path == path))
+        text = one(each, "text")
+        for other in (text.replace(source="moved"), text.replace(content=False), text.replace(before=None)):
+            with pytest.raises(Whole, match="it is changed"):
+                parts.texts(copy, other)
+        monkeypatch.setattr(hunks, "MOST_LINES", 40)
+        with pytest.raises(Whole, match="too many lines"):
+            parts.texts(copy, one(each, "text"))
+
+
 LINES = st.lists(st.sampled_from([b"a\n", b"b\r\n", b"\xff\n", b"c\n"]), min_size=1, max_size=12)
 
 

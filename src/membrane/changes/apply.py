@@ -214,7 +214,8 @@ class Engine:
         conflicts = [change for change in chosen if change.conflict]
         if conflicts and not rest and not dry_run:
             raise _conflicts(conflicts)
-        chosen, refused = self._without(changes, only, red, {change.path: change.conflict for change in conflicts})
+        if conflicts:
+            chosen, refused = self._without(changes, only, red, {change.path: change.conflict for change in conflicts})
         if dry_run:
             return self._report(chosen, refused, conflicts)
         if not chosen:

@@ -1,9 +1,10 @@
-"""Reviewed workspaces against live ones: starts, everyday work in a tree, checkpoints and forks; in turns."""
+"""Reviewed workspaces against live ones: starts, everyday work in a tree, checkpoints, forks, diff, apply; in turns."""
 
 from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,21 @@ from .tools import membrane, ratios
 
 ROUNDS = 9
 FILES = 20_000
+APPLIED = 8_000  # files that a command makes in an empty workspace
+COMPARED = 100_000  # files of a workspace of which a command changes every hundredth
+CREATE = """
+import os
+for number in range({files}):
+    if number % 20 == 0:
+        os.mkdir(f"d{{number // 20}}")
+    with open(f"d{{number // 20}}/f{{number}}", "w") as file:
+        file.write(f"{{number}}\\n" * 50)
+"""
+CHANGE = """
+for number in range(0, {files}, 100):
+    with open(f"d{{number // 20}}/f{{number}}", "a") as file:
+        file.write("more\\n")
+"""
 
 
 class Rows(Protocol):
@@ -45,6 +61,52 @@ def bench_review(bench: Rows, work: str) -> None:
             subprocess.run(membrane("-q", "--review=bench", "--", *change), cwd=large, check=True)
             found.append(1000 * _operation(name, f"n{number}"))
         bench.add(f"review: {name} of {FILES:,} files", found, "ms", "", target)
+    _bench_apply(bench, work)
+    _bench_diff(bench, work)
+
+
+def _bench_apply(bench: Rows, work: str) -> None:
+    """The whole program against ``cp -a`` of the same layer; nothing is removed meanwhile.
+
+    ext4 does not give the inodes of the last seconds out again, and looks at each of them for every new file.
+    """
+    found = []
+    for number in range(3):
+        place = os.path.join(work, f"apply{number}")
+        os.mkdir(place)
+        _made(place, f"apply{number}", CREATE.format(files=APPLIED))
+        upper = _upper(f"apply{number}")
+        found.append((_seconds(membrane("apply", f"apply{number}"), place), _seconds(["cp", "-a", upper, "to"], place)))
+    bench.add(f"review: apply, {APPLIED:,} files", ratios(*zip(*found, strict=True)), "x", "cp -a", "<= 2")
+
+
+def _bench_diff(bench: Rows, work: str) -> None:
+    place = os.path.join(work, "large")
+    os.mkdir(place)
+    subprocess.run([sys.executable, "-c", CREATE.format(files=COMPARED)], cwd=place, check=True)
+    time.sleep(2.5)  # settled, as above
+    _made(place, "diff", CHANGE.format(files=COMPARED))
+    found = [_seconds(membrane("diff", "diff"), place) for _ in range(ROUNDS)]
+    bench.add(f"review: diff, {COMPARED // 100:,} changed files of {COMPARED:,}", found, "s", "", "<= 0.5")
+
+
+def _made(place: str, name: str, script: str) -> None:
+    command = membrane("-q", f"--review={name}", "--", "python3", "-c", script)
+    subprocess.run(command, cwd=place, check=True, stdin=subprocess.DEVNULL)
+
+
+def _upper(name: str) -> str:
+    from membrane.changes import store
+
+    state = os.environ["MEMBRANE_HOME"]
+    return store.uppers(state, store.read(state, name).layers)[-1]
+
+
+def _seconds(command: list[str], place: str) -> float:
+    os.sync()
+    begin = time.perf_counter()
+    subprocess.run(command, cwd=place, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - begin
 
 
 def _operation(name: str, label: str) -> float:

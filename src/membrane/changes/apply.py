@@ -296,7 +296,8 @@ class Engine:
             ]
             return choose(left, only, red=red, exact=exact)
 
-        chosen, refused = without(changes)
+        if conflicts:
+            chosen, refused = without(changes)
         if dry_run:
             return self._report(chosen, refused, conflicts)
         if not chosen:

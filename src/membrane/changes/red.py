@@ -128,10 +128,13 @@ class Judge:
         keys = set()
         for name in _LAYOUT:
             try:
-                if self._copy.find(f"{path}/{name}" if path else name) is not None:
-                    keys.add(name.lower())
+                there = self._copy.find(f"{path}/{name}" if path else name) is not None
             except OSError:
-                keys.add(name.lower())  # what cannot be looked at may be there
+                there = True  # what cannot be looked at may be there
+            if there:
+                keys.add(name.lower())
+            elif name == "HEAD":
+                break  # git takes no directory without one for a repository
         return settled(context, keys)
 
     def _named(self, change: Change, path: str) -> str:

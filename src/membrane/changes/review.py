@@ -100,6 +100,8 @@ def bound(paths: Iterable[PathRule]) -> tuple[Callable[[str], bool], Callable[[s
         return hides is not None and (hides.match(name, path, False) or hides.match(name, path, True))
 
     def locked(path: str) -> bool:
+        if readonly is None and readonly_in_git is None:
+            return False
         for each in (path, *above(path)):
             name = each.rpartition("/")[2]
             rules = readonly_in_git if any(fold(part) in GIT_NAMES for part in each.split("/")[:-1]) else readonly

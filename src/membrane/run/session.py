@@ -26,7 +26,7 @@ from ..host.channel import SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGSTOP, S
 from ..host.ready import ready
 from . import registry
 from .boundary import Boundary
-from .event_log import open_for_caller, say
+from .event_log import open_for_caller, say, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -432,7 +432,7 @@ class Session(Boundary):
             home=os.environ.get("HOME", ""),
             colour=colour,
         ):
-            os.write(2, (line + "\n").encode("utf-8", "backslashreplace"))
+            show(line)
 
     def _report_failures(self) -> None:
         if not self.log.failed:
@@ -441,7 +441,7 @@ class Session(Boundary):
 
         record = "membrane trace show @last --kind conn" if self.log.record is not None else ""
         for line in failures(self.log.failed, more=self.log.more_failed, record=record):
-            os.write(2, (line + "\n").encode("utf-8", "backslashreplace"))
+            show(line)
 
 
 def run(prepared: PreparedRun, hooks: Hooks | None = None) -> int:

@@ -55,6 +55,17 @@ def test_the_changes_of_a_review_without_an_stdout(box: Box) -> None:
     assert (box.workspace / "made").exists()
 
 
+@pytest.mark.parametrize("stderr", ["/dev/full", "/dev/null"], ids=["full", "control"])
+def test_a_summary_that_cannot_be_written(box: Box, stderr: str) -> None:
+    """The status stays the command's: the refusals are on the record."""
+    (box.workspace / ".env").write_text("SECRET=1\n")
+    run = box.argv("--", "sh", "-c", "cat .env; exit 7")
+    done = box.outside("sh", "-c", f'exec "$@" 2>{stderr}', "sh", *run)
+    assert (done.returncode, done.stdout) == (7, ""), done
+    shown = box.run("trace", "show", "@last", "--denied")
+    assert ".env" in shown.stdout, shown
+
+
 @pytest.mark.parametrize("options", [(), ("--backend", "landlock")], ids=["native", "landlock"])
 def test_proc_of_another_pid_namespace(box: Box, options: tuple[str, ...]) -> None:
     """What is read back there would be of another process: a refusal that says what to do, with /proc of its own as

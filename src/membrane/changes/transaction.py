@@ -133,6 +133,7 @@ class Stage:
         Raises:
             Unfinished: an apply has to be brought to an end first.
             InUse: it has to be in the workspace, and a sandbox may write that.
+            HostError: the workspace cannot be written (a read-only mount, its mode).
             OSError: it cannot be made.
         """
         self.check()
@@ -172,7 +173,17 @@ class Stage:
     def _make(self) -> None:
         self._step("make stage")
         if self.inside:
-            os.mkdir(self.inside, 0o700, dir_fd=self._root_fd)
+            try:
+                os.mkdir(self.inside, 0o700, dir_fd=self._root_fd)
+            except OSError as error:
+                if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+                    raise
+                raise HostError(
+                    "put changes in place in",
+                    f"it cannot be written: {error.strerror}",
+                    target=self._root,
+                    fix=("make it writable and apply again: the changes are kept",),
+                ) from None
             self.fd = open_directory(self._root_fd, self.inside)
         else:
             os.makedirs(f"{self._home}/stage", 0o700, exist_ok=True)

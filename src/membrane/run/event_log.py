@@ -46,8 +46,14 @@ SOURCES = {"network": ("network",), "tracer": ("ebpf", "notify")}
 
 def say(text: str) -> None:
     """One line on stderr in our name; lines of several are separate calls."""
+    show(f"membrane: {text}")
+
+
+def show(line: str) -> None:
+    """One line on stderr as it is.  What cannot be written there (a full disk, a reader that has ended) is not an
+    error: the status is the command's, and the record has it all."""
     try:
-        os.write(2, f"membrane: {text}\n".encode("utf-8", "backslashreplace"))
+        os.write(2, (line + "\n").encode("utf-8", "backslashreplace"))
     except OSError:
         pass
 

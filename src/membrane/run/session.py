@@ -27,7 +27,7 @@ from ..host.ready import ready
 from ..host.writing import write_all
 from . import registry
 from .boundary import Boundary
-from .event_log import open_for_caller, say
+from .event_log import open_for_caller, say, show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -454,7 +454,7 @@ class Session(Boundary):
             home=os.environ.get("HOME", ""),
             colour=colour,
         ):
-            os.write(2, (line + "\n").encode("utf-8", "backslashreplace"))
+            show(line)
 
     def _report_failures(self) -> None:
         if not self.log.failed:
@@ -463,7 +463,7 @@ class Session(Boundary):
 
         record = "membrane trace show @last --kind conn" if self.log.record is not None else ""
         for line in failures(self.log.failed, more=self.log.more_failed, record=record):
-            os.write(2, (line + "\n").encode("utf-8", "backslashreplace"))
+            show(line)
 
 
 def run(prepared: PreparedRun, hooks: Hooks | None = None) -> int:

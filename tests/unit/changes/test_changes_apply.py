@@ -360,6 +360,33 @@ def states(tmp_path: Path, other: bool) -> Path | None:
     return Path(tempfile.mkdtemp(prefix="membrane-state-", dir="/dev/shm")) / "set" if other else None
 
 
+@pytest.mark.as_user
+def test_a_workspace_that_cannot_be_written_has_no_stage(tmp_path: Path) -> None:
+    """Where the stage has to be in it; the changes are kept, and are put in place once it can be."""
+    workspace = full(tmp_path / "w")
+    state = states(tmp_path, other=True)
+    assert state is not None
+    before = tree(workspace.base)
+    mode = workspace.base.stat().st_mode & 0o7777
+    workspace.base.chmod(0o555)
+    try:
+        with (
+            engine(workspace, state=state) as each,
+            pytest.raises(
+                HostError, match=f"put changes in place in {workspace.base}: it cannot be written: Permission"
+            ),
+        ):
+            each.apply()
+        workspace.base.chmod(mode)
+        assert tree(workspace.base) == before
+        with engine(workspace, state=state) as each:
+            each.apply()
+        assert is_after(tree(workspace.base))
+    finally:
+        workspace.base.chmod(mode)
+        shutil.rmtree(state.parent)
+
+
 @pytest.mark.parametrize("other", [False, True], ids=["one file system", "two file systems"])
 @pytest.mark.parametrize("direction", ["forward", "back"])
 def test_killed_at_each_step_it_can_be_brought_to_either_end(tmp_path: Path, direction: str, other: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from pathlib import Path
 from typing import Any
@@ -173,12 +174,12 @@ def test_the_token_goes_to_its_endpoint_only(box: Box) -> None:
     assert REFRESH not in json.dumps(box.world.model_calls()[calls:])
 
 
-def codex_login(box: Box) -> Path:
+def codex_login(box: Box, expires: int = FAR // 1000) -> Path:
     path = box.home / ".codex" / "auth.json"
     path.parent.mkdir()
     tokens = {
         "id_token": jwt("id0"),
-        "access_token": jwt("access0"),
+        "access_token": jwt("access0", expires),
         "refresh_token": "rt.0" + "Old7Tok3" * 12,
     }
     tokens["account_id"] = "account-1"
@@ -208,6 +209,64 @@ def test_codex_is_logged_in(box: Box) -> None:
         assert inside[name].rpartition(".")[0] == outside[name].rpartition(".")[0], "Codex reads the claims"
         assert inside[name].rpartition(".")[2] != outside[name].rpartition(".")[2]
     assert inside["refresh_token"] != outside["refresh_token"]
+
+
+@pytest.mark.needs_tool("codex")
+def test_codex_renews_it(box: Box) -> None:
+    """It renames a new file over its own; the tokens in that are placeholders, and good for the rest of the run."""
+    path = codex_login(box, expires=1000)
+    before = len(box.world.model_calls())
+    arguments = [f"--extra-ca={box.world.ca}", f"--events={box.events_path}", "--profile=codex", "--"]
+    words = " ".join(shlex.quote(word) for word in CODEX)
+    script = f"{words} && cat ~/.codex/auth.json"
+    done = box.run(*arguments, "sh", "-c", script, env=path_with("codex"), timeout=AGENT_PATIENCE)
+    assert done.returncode == 0, done
+    calls = box.world.model_calls()[before:]
+    asked = [call["asked"] for call in calls if call["api"] == "tokens"]
+    assert [each["refresh_token"] for each in asked] == ["rt.0" + "Old7Tok3" * 12]
+    kept = json.loads(path.read_text())["tokens"]
+    assert kept["refresh_token"].startswith("rt.") and "Fresh7x" in kept["refresh_token"]
+    assert kept["account_id"] == "account-1"
+    assert {call["authorization"] for call in calls if call["api"] == "responses"} == {f"Bearer {kept['access_token']}"}
+    shown = json.loads(done.stdout[done.stdout.index('{\n  "OPENAI') :])["tokens"]
+    for name in ("id_token", "access_token"):
+        assert shown[name].rpartition(".")[0] == kept[name].rpartition(".")[0], "the new one"
+        assert shown[name] != kept[name]
+    assert shown["refresh_token"] != kept["refresh_token"]
+    text = box.events_path.read_text() + done.stdout + done.stderr
+    for value in (kept["access_token"].rpartition(".")[2], kept["refresh_token"], "Old7Tok3"):
+        assert value not in text
+    own = box.state / "agents" / "codex" / ".codex" / "auth.json"
+    assert own.is_symlink() and not own.exists(), "no placeholder is kept"
+
+
+REPLACE = """
+import os, sys
+path = os.path.realpath(os.path.expanduser(sys.argv[1]))
+open(path + ".new", "w").write("new")
+try:
+    os.replace(path + ".new", path)
+except OSError as error:
+    print(error.strerror)
+print(open(os.path.expanduser(sys.argv[1])).read()[:3])
+"""
+
+
+def test_the_copy_of_a_log_in_that_is_replaced_is_one_runs_own(box: Box) -> None:
+    """The control is the other kind of copy, a mount point."""
+    path = codex_login(box)
+    text = path.read_text()
+    done = box.run("--profile=codex", "--", "python3", "-c", REPLACE, "~/.codex/auth.json")
+    assert done.stdout == "new\n", done
+    assert path.read_text() == text
+    again = box.run("--profile=codex", "--", "sh", "-c", "cat ~/.codex/auth.json; ls -A /run/.membrane-logins")
+    assert json.loads(again.stdout[: again.stdout.rindex("}") + 1])["tokens"]["account_id"] == "account-1"
+    assert again.stdout.endswith("}.codex-auth.json\n")
+    claude_login(box)
+    control = box.run("--profile=claude", "--", "python3", "-c", REPLACE, "~/.claude/.credentials.json")
+    assert control.stdout.splitlines() == ["Device or resource busy", '{"c'], control
+    none = box.run("--profile=claude", "--", "ls", "-A", "/run/.membrane-logins")
+    assert none.returncode, none
 
 
 def test_what_you_told_the_agent_for_all_projects_is_read_only(box: Box) -> None:

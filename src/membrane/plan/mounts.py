@@ -167,6 +167,7 @@ JAVA_STORES = (
     "/etc/ssl/certs/adoptium/cacerts",
 )
 NSS = ".pki/nssdb"  # below the home: what Chromium trusts beside its own list; it writes there
+LOGINS = "/run/.membrane-logins"  # copies of log-in files that a program replaces; in a run's own tmpfs
 # In the containers of Membrane (the Go program) workspace and home are at these places: scripts and prompts name them.
 WORKSPACE_NAME, HOME_NAME = "/workspace", "/home/agent"
 # Where agents read by themselves what holds for everybody on a machine, and ours; below /etc.  Codex has a file that
@@ -576,6 +577,8 @@ def base(policy: Policy, facts: HostFacts) -> tuple[MountOp, ...]:
         ops += [Bind(tree, tree, make=True, optional=True, own=True) for tree in _installations(facts)]
         if trust(policy, facts):
             ops.append(Tmpfs(f"{facts.home}/{NSS}", 0o700, size, optional=True))
+        if any(mask.replaced for mask in policy.masks):
+            ops.append(Tmpfs(LOGINS, 0o700, size))
     if nested:
         ops += containers.operations(policy, facts, workspace_key(facts.workspace))
     # Outer trees first: of two rules the innermost decides, as in ``decide``.

@@ -203,6 +203,7 @@ class MaskRule(Value):
     # The file is a log-in: shown where the sandbox has none of its own, as a copy that the command can write.
     login: bool = False
     renew: tuple[str, ...] = ()  # URLs where it is renewed (RFC 6749 section 6); then it is written outside as well
+    replaced: bool = False  # the program renames a new file over the log-in: its copy is no mount point
 
 
 class Limits(Value):

@@ -457,6 +457,7 @@ class Reader:
                 "header",
                 "login",
                 "renew",
+                "replaced",
             )
             nodes = entry.parts(what, *names)
             if ("file" in nodes) == ("env" in nodes) or "to" not in nodes:
@@ -495,6 +496,9 @@ class Reader:
                 item.refuse('"login" is for a file')
             if renew and not login:
                 item.refuse('"renew" is for a log-in: it needs "login: true"')
+            replaced = "replaced" in nodes and nodes["replaced"].scalar("replaced").boolean("replaced")
+            if replaced and not login:
+                item.refuse('"replaced" is for a log-in: it needs "login: true"')
             source, origin = f"{kind}:{place}", self._origin(item)
             self.levels[self.level]["masks"].append(
                 MaskRule(
@@ -509,6 +513,7 @@ class Reader:
                     header,
                     login,
                     tuple(renew),
+                    replaced,
                 )
             )
 

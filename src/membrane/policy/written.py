@@ -212,6 +212,7 @@ def _mask(rule: MaskRule) -> dict[str, Any]:
         "to": list(rule.to),
         **_filled({"extract": rule.extract, "decode": rule.decode, "claims": list(rule.claims)}),
         **_filled({"duplicates": rule.duplicates, "login": rule.login, "renew": list(rule.renew)}),
+        **_filled({"replaced": rule.replaced}),
         "unmatched": rule.unmatched,
         "header": rule.header,
     }

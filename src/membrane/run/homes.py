@@ -98,6 +98,42 @@ def make_place(agent: str, name: str) -> bool:
         raise HostError("make a place for the log-in", error.strerror or "", target=f"{agent}/{name}") from None
 
 
+def make_link(agent: str, name: str, to: str) -> bool:
+    """A link in a directory of the agent; false: something is there, and stays but for an empty file.
+
+    Raises:
+        HostError: it cannot be made.
+    """
+    from ..host import syscalls
+
+    above, _, last = name.rpartition("/")
+    try:
+        flags = os.O_RDONLY | os.O_DIRECTORY
+        top = os.open(agent, flags | os.O_CLOEXEC)
+        try:  # a command can make links there
+            limits = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
+            directory = syscalls.openat2(top, above or ".", flags, 0, limits)
+        finally:
+            os.close(top)
+        try:
+            found = os.stat(last, dir_fd=directory, follow_symlinks=False)
+        except FileNotFoundError:
+            found = None
+        try:
+            if found is not None:
+                if not stat.S_ISREG(found.st_mode) or found.st_size:
+                    return False
+                os.unlink(last, dir_fd=directory)  # where an earlier version has mounted a copy
+            os.symlink(to, last, dir_fd=directory)
+            return found is None
+        except FileExistsError:
+            return False  # another run made it in this moment
+        finally:
+            os.close(directory)
+    except OSError as error:
+        raise HostError("make a place for the log-in", error.strerror or "", target=f"{agent}/{name}") from None
+
+
 def _is_there(path: str) -> bool:
     return os.path.lexists(path)
 

@@ -6,6 +6,10 @@ A person who is logged in to an agent outside is logged in inside: a rule of ``m
 profiles have them) shows a copy of the log-in file with placeholders.  It is shown only where it exists outside and the
 sandbox has none of its own: who has logged in inside stays logged in as that.
 
+A copy is bound over an empty file in the agent's state.  A mount point cannot be replaced by rename(2) (EBUSY): where
+the program does that (``replaced``), its state has a link to ``mounts.LOGINS`` instead, a tmpfs of each run, and the
+copy is a plain file there.  So no placeholder of one run is seen by another, and none is kept.
+
 The agent inside renews its tokens as always, through the gateway (``gateway.http.logins``), and writes placeholders to
 its copy.  The new tokens come here, and go into the file outside in the place of the old ones, member by member: what
 else is in it stays as it is, and if it does not hold the old refresh token any more, another program has renewed it,
@@ -21,6 +25,7 @@ import time
 
 from ..escaping import escape
 from ..host.writing import write_all
+from ..plan import mounts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,7 +56,8 @@ def shown(policy: Policy, facts: HostFacts, *, tidy: bool = False) -> tuple[Poli
                 name.startswith(f"{top.rstrip('/')}/") for top in policy.state_dirs
             )
             own = f"{facts.state}/agents/{policy.profiles[0]}/{name}" if state else ""
-            kind = _kind(own) if own else ""
+            place = f"{mounts.LOGINS}/{name.replace('/', '-')}" if mask.replaced else f"{facts.home}/{name}"
+            kind = _kind(own, place) if own else ""
             # A link may have been made by a command that could write there once: it would choose what is shown.
             followed = state and os.path.realpath(path) != f"{facts.home}/{name}"
             if followed or not os.path.isfile(path) or not os.access(path, os.R_OK):
@@ -61,15 +67,18 @@ def shown(policy: Policy, facts: HostFacts, *, tidy: bool = False) -> tuple[Poli
             if kind == "own":
                 continue
             if own:
-                places[path] = f"{facts.home}/{name}"
+                places[path] = place
         kept.append(mask)
     return policy.replace(masks=tuple(kept)), places
 
 
-def _kind(path: str) -> str:
-    """Of what is at a place in an agent's state: ``empty``, where a copy is shown, ``own``, or nothing."""
+def _kind(path: str, place: str) -> str:
+    """Of what is at ``path`` in an agent's state: ``empty``, where a copy is shown (or a link to its ``place``),
+    ``own``, or nothing."""
     try:
         found = os.lstat(path)
+        if stat.S_ISLNK(found.st_mode) and os.readlink(path) == place:
+            return "empty"
     except OSError:
         return ""
     return "empty" if stat.S_ISREG(found.st_mode) and not found.st_size else "own"

@@ -19,8 +19,8 @@ import stat
 
 from ..errors import HostError, PolicyError
 from ..escaping import escape
-from ..plan.model import Copy, Mask
-from ..plan.mounts import pins
+from ..plan.model import Copy, Mask, Seed
+from ..plan.mounts import LOGINS, inside, pins
 from ..policy.model import Malformed
 from .event_log import say
 from .sources import Found, Trees
@@ -55,11 +55,10 @@ class Masked:
         Where the command could move what is above a file, it would choose what the next run finds at its path.
         """
         ops = pins(self._roots, (*self.copies, *self.hidden))
-        ops += [
-            Copy(self.own.get(path, path), content, path in self.own)
-            for path, content in self.copies.items()
-            if path not in self.hidden
-        ]
+        for path, content in self.copies.items():
+            place = self.own.get(path, path)
+            if path not in self.hidden:
+                ops.append(Seed(place, content) if inside(place, LOGINS) else Copy(place, content, path in self.own))
         ops += [Mask(path, False, "mask") for path in self.hidden]
         return ops
 

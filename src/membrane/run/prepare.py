@@ -130,11 +130,7 @@ class PreparedRun:
         self.agent = os.path.join(self.facts.state, "agents", *policy.profiles[:1])
         self.layers.prepare(self.plan.mounts)
         homes.prepare(self.plan.stores, self.home, self.agent, policy.state_files)
-        new = [
-            path
-            for path, place in self.logins.items()
-            if homes.make_place(self.agent, place.removeprefix(f"{self.facts.home}/"))
-        ]
+        new = [path for path, place in self.logins.items() if self._make_place(path, place)]
         self.notes = tuple(f"your log-in in {path} is used from now on; the command sees placeholders" for path in new)
         one = commands == "one"
         self.terminal = (os.isatty(0), os.isatty(1), os.isatty(2)) if one else (False, False, False)
@@ -153,6 +149,15 @@ class PreparedRun:
             notify=notify,
             commands=commands,
         )
+
+    def _make_place(self, path: str, place: str) -> bool:
+        """What leads to the copy of a log-in in the agent's state; false: it is there."""
+        if mounts.inside(place, mounts.LOGINS):
+            # One of the two, as ``logins.shown`` found it below the home that the caller names, or the account's.
+            tops = (dict(self.facts.environ).get("HOME", self.facts.home).rstrip("/"), self.facts.home)
+            name = next(path[len(top) + 1 :] for top in tops if path.startswith(f"{top}/"))
+            return homes.make_link(self.agent, name, place)
+        return homes.make_place(self.agent, place.removeprefix(f"{self.facts.home}/"))
 
 
 def facts_for(policy: Policy, workspace: str = "", *, backend: Backend | None = None) -> HostFacts:

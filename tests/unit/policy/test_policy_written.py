@@ -57,7 +57,7 @@ masks:
     duplicates: true
     unmatched: warn
     header: "* X"
-  - {file: ~/l, to: [api.example], login: true, renew: ["https://api.example/token"]}
+  - {file: ~/l, to: [api.example], login: true, renew: ["https://api.example/token"], replaced: true}
 signing: [{key_id: S, secret: T}]
 git_config: writable
 user_namespaces: allowed

@@ -6,9 +6,14 @@ import json
 import resource
 from pathlib import Path
 
+import pytest
+
+from membrane.errors import HostError
 from membrane.gateway.messages import Renewed
 from membrane.plan.model import HostFacts
+from membrane.plan.mounts import LOGINS
 from membrane.policy.model import MaskRule, Origin, Policy
+from membrane.run.homes import make_link
 from membrane.run.logins import Renewals, shown
 
 HERE = Origin("built-in", "profile a", 1)
@@ -46,6 +51,45 @@ def test_it_is_shown_where_it_is_and_the_sandbox_has_none(tmp_path: Path) -> Non
     (tmp_path / "out").rename(tmp_path / ".a" / "login")
     own.symlink_to("/etc/passwd")
     assert shown(policy(tmp_path), facts(tmp_path))[1] == {}
+
+
+def test_a_file_that_is_replaced_is_behind_a_link(tmp_path: Path) -> None:
+    """Its place is the run's own; what the agent has put there instead stays, and so does what is not ours."""
+    (tmp_path / ".a").mkdir()
+    (tmp_path / ".a" / "login").write_text("{}")
+    plain = policy(tmp_path)
+    replaced = plain.replace(masks=(plain.masks[0].replace(replaced=True),))
+    agent = tmp_path / ".membrane" / "agents" / "a"
+    own, place = agent / ".a" / "login", f"{LOGINS}/.a-login"
+    own.parent.mkdir(parents=True)
+    own.write_text("")
+    assert shown(replaced, facts(tmp_path))[1] == {f"{tmp_path}/.a/login": place}
+    assert not make_link(str(agent), ".a/login", place), "in the place of an empty file"
+    assert own.readlink() == Path(place)
+    assert not make_link(str(agent), ".a/login", place)
+    assert shown(replaced, facts(tmp_path))[1] == {f"{tmp_path}/.a/login": place}
+    own.unlink()
+    assert make_link(str(agent), ".a/login", place)
+    (tmp_path / ".a" / "login").rename(tmp_path / "out")
+    shown(replaced, facts(tmp_path), tidy=True)
+    assert not own.is_symlink(), "no link that leads nowhere stays"
+    (tmp_path / "out").rename(tmp_path / ".a" / "login")
+    own.symlink_to("/etc/passwd")
+    assert shown(replaced, facts(tmp_path))[1] == {}
+    assert not make_link(str(agent), ".a/login", place) and own.readlink() == Path("/etc/passwd")
+
+
+def test_no_link_is_made_over_a_link_of_the_agents(tmp_path: Path) -> None:
+    agent, other = tmp_path / "agent", tmp_path / "other"
+    agent.mkdir()
+    other.mkdir()
+    (agent / ".a").symlink_to(other)
+    with pytest.raises(HostError):
+        make_link(str(agent), ".a/login", f"{LOGINS}/.a-login")
+    assert not list(other.iterdir())
+    (agent / ".a").unlink()
+    (agent / ".a").mkdir()
+    assert make_link(str(agent), ".a/login", f"{LOGINS}/.a-login"), "the control"
 
 
 def renewed(login: str, *tokens: tuple[str, str, str], lasts: int = 60) -> Renewed:

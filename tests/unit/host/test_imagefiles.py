@@ -42,7 +42,7 @@ def test_an_image_is_read(tmp_path: Path) -> None:
     place, parts = image(tmp_path)
     found = read(str(place), str(tmp_path / "layers"))
     assert (found.digest, found.environ) == (parts["config"]["digest"], ("PATH=/bin",))
-    assert [os.listdir(layer) for layer in found.layers] == [["file"]]
+    assert [os.listdir(tmp_path / "layers" / layer) for layer in found.layers] == [["file"]]
 
 
 @pytest.mark.parametrize("part", ["config", "manifest", "layer"])

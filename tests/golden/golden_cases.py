@@ -21,6 +21,8 @@ from membrane.plan.model import (
     File,
     FoundFile,
     HostFacts,
+    ImageFacts,
+    ImageTree,
     Layer,
     Listen,
     Mask,
@@ -310,6 +312,32 @@ CASES: dict[str, Case] = {
         PLAIN.replace(extra_ca=("/etc/ca.pem",), ssl_insecure=True),
         USER.replace(existing=DEBIAN | {"/etc/ssl/certs/ca-certificates.crt"}),
     ),
+    "image": (
+        DEFAULT.replace(image="docker.io/library/tool:1", deny=(URL,)),
+        USER.replace(
+            existing=frozenset(("/usr", "/bin", "/etc", "/etc/pki/tls/certs/ca-bundle.crt")),
+            links=(("/bin", "/usr/bin"),),
+            image=ImageFacts(
+                reference="docker.io/library/tool:1",
+                digest="sha256:" + "a" * 64,
+                layers=2,
+                trees=(
+                    ImageTree("/bin", "link", ("usr/bin",)),
+                    ImageTree("/etc", "directory", ("/s/images/layers/sha256-1/etc", "/s/images/empty")),
+                    ImageTree("/init", "file", ("/s/images/layers/sha256-1/init",)),
+                    ImageTree("/usr", "directory", ("/s/2/usr", "/s/1/usr", "/s/images/empty")),
+                    ImageTree("/var", "expanded", ()),
+                    ImageTree("/var/lib", "directory", ("/s/1/var/lib", "/s/images/empty")),
+                ),
+                environ=("PATH=/opt/tool", "HOME=/evil", "TERM=image", "TOOL=1"),
+                entrypoint=("/init",),
+                user="app",
+                directory="/app",
+                passwd=b"root:x:0:0::/:/bin/sh\ndev:x:7:7::/:/bin/evil\nother:x:1000:1::/:/bin/evil\n",
+                bundle="/s/1/etc/pki/tls/certs/ca-bundle.crt",
+            ),
+        ),
+    ),
     "devices": (
         PLAIN.replace(devices=(DeviceRule("gpu", HERE), DeviceRule("kvm", PROJECT))),
         USER.replace(
@@ -348,6 +376,8 @@ REFUSED: dict[str, Case] = {
         USER,
     ),
     "home with the host's view": (PLAIN.replace(view="host", home="ephemeral"), USER),
+    "image that is not here": (PLAIN.replace(image="tool:1"), USER),
+    "image with the host's view": (PLAIN.replace(image="tool:1", view="host"), USER),
     "socket adapter that opens nothing": (_socket("/run/docker.sock", "docker"), USER),
     "socket that is a file": (
         _socket("/run/x"),

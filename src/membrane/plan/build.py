@@ -90,6 +90,10 @@ def refuse(policy: Policy, facts: HostFacts) -> None:
     if policy.workspace == "review":
         _refuse_review(policy, facts)
     containers.refuse(policy, facts)
+    if policy.image:
+        from . import image
+
+        image.refuse(policy, facts)
     for socket in policy.unix_sockets:
         _refuse_socket(socket, facts)
     _refuse_two_meanings(policy, facts)
@@ -278,6 +282,11 @@ def build(policy: Policy, facts: HostFacts) -> SandboxPlan:
     if policy.view == "project":
         stores += [f"{facts.state}/agents/{policy.profiles[0]}/{name}" for name in policy.state_dirs]
     stores += containers.stores(policy, facts, mounts.workspace_key(facts.workspace))
+    of_image: list[RuleBinding] = []
+    if facts.image is not None:
+        from .image import bindings as bindings_of_image
+
+        of_image = bindings_of_image(policy, facts.image, facts)
     given = facts.subordinate if policy.containers == "nested" and not facts.root else None
     return SandboxPlan(
         workspace=facts.workspace,
@@ -289,10 +298,11 @@ def build(policy: Policy, facts: HostFacts) -> SandboxPlan:
         base_kuid=BASE_KUID if facts.root else 0,
         uid=facts.uid,
         gid=facts.gid,
-        bindings=bindings(policy, facts.devices),
+        bindings=(*bindings(policy, facts.devices), *of_image),
         stores=tuple(stores),
         inspect=network.inspects(policy),
         trust=trust,
+        trust_source=facts.image.bundle if facts.image is not None and trust else "",
         java_trust=java_trust,
         subordinate=(given.uids, given.gids) if given is not None else ((0, 0), (0, 0)),
     )

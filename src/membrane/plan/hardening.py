@@ -111,6 +111,10 @@ def environment(
         if any(_selected(name, pattern) for pattern in PASSED)
         or any(rule.value is None and _selected(name, rule.name) for rule in policy.env)
     }
+    if facts.image is not None:
+        from .image import environment as of_image
+
+        out = of_image(facts.image, out, frozenset(rule.name for rule in policy.env if rule.value is None))
     out.setdefault("PATH", "/usr/local/bin:/usr/bin:/bin")
     out.update(HOME=home, PWD=facts.workspace, MEMBRANE="1")
     if facts.user:

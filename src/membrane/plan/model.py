@@ -84,6 +84,37 @@ class Reviewed(Value):
     layer: str  # what is changed now
 
 
+class ImageTree(Value):
+    """One name of an image's tree, as its layers together show it, which the view shows at the same path.
+
+    ``expanded``: a directory of the view's own, as something else has its place below it; what the image has there are
+    further trees.
+    """
+
+    path: str
+    kind: Literal["directory", "expanded", "file", "link"]
+    sources: tuple[str, ...]  # directories of layers, the uppermost first; the file; what the link says
+    mode: int = 0o755  # of an expanded one
+
+
+class ImageFacts(Value):
+    """An image whose layers are in our state (``run.images``)."""
+
+    reference: str  # as the policy names it
+    digest: str  # of its configuration
+    layers: int
+    trees: tuple[ImageTree, ...]
+    environ: tuple[str, ...] = ()  # NAME=VALUE
+    entrypoint: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    user: str = ""
+    directory: str = ""  # where its commands begin
+    shell: str = "/bin/sh"
+    passwd: bytes = b""  # its own file; empty: there is none
+    group: bytes = b""
+    bundle: str = ""  # the file in a layer with the authorities that it trusts; empty: none
+
+
 class HostFacts(Value):
     """What the plan depends on, gathered by ``host.probe.facts``."""
 
@@ -113,6 +144,8 @@ class HostFacts(Value):
     devices: tuple[DeviceFact, ...] = ()  # that the policy names and that exist
     subordinate: Subordinate | None = None  # for ``containers: nested``; None: it was not asked for
     reviewed: Reviewed | None = None  # of ``workspace: review``
+    # Of ``image``; then ``existing`` and ``links`` are about the image's paths, but for those of the kernel.
+    image: ImageFacts | None = None
 
 
 class ScanHit(Value):
@@ -388,6 +421,7 @@ class SandboxPlan(Value):
     trust: tuple[str, ...] = ()
     java_trust: tuple[str, ...] = ()  # the same as key stores of Java
     stores: tuple[str, ...] = ()  # our own directories that are made before the start (home, agent state)
+    trust_source: str = ""  # the host's file that the bundles begin with; empty: the second of ``trust``
     # With ``containers: nested`` of a plain caller: first and number of the uids, and of the gids, that the command's
     # own user namespace maps beside the caller's, which is 0 there.
     subordinate: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 0))

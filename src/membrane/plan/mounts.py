@@ -332,6 +332,16 @@ def _second_names(facts: HostFacts) -> list[tuple[str, str]]:
     ]
 
 
+def places_of_its_own(policy: Policy, facts: HostFacts) -> tuple[str, ...]:
+    """Paths of the view where something else than an image is: none of the image's trees may be above them."""
+    out = ["/dev", "/proc", "/sys", "/run", "/tmp", "/var/tmp", "/var/run", "/var/lock"]  # noqa: S108
+    out += [WORKSPACE_NAME, HOME_NAME, facts.home, facts.workspace]
+    out += [places(rule, facts)[1] for rule in policy.mounts]
+    out += [path for path, _how in facts.repository.shown]
+    out += [absolute(rule.path, facts.workspace) for rule in policy.unix_sockets]
+    return tuple(dict.fromkeys(path for path in out if not inside(path, "/etc")))
+
+
 def _shows_too_much(tree: str, facts: HostFacts) -> bool:
     """Whether a read-only bind of ``tree`` would show what only another rule may show."""
     shared = (*SHARED_PLACES, f"/run/user/{facts.uid}")
@@ -493,6 +503,8 @@ def _masks(policy: Policy, facts: HostFacts, ops: Sequence[MountOp] = ()) -> lis
         Mask(links.get(path, path), path in ETC_SECRET_TREES, "host credentials")
         for path in (*ETC_SECRET_FILES, *ETC_SECRET_TREES)
         if path in facts.existing and not any(inside(tree, path) for tree in named) and not policy.open_files
+        # What an image has there is no credential of this machine; what a rule mounts over it is.
+        if facts.image is None or any(inside(path, tree) for tree in named)
     ]
     bound = [op.target for op in ops if isinstance(op, Bind) and op.origin == "toolchain"]
     masks += [
@@ -534,6 +546,14 @@ def base(policy: Policy, facts: HostFacts) -> tuple[MountOp, ...]:
         if made is None or not made.root_hidden:
             ops.append(Bind("/", "/", writable=policy.open_files, own=True))
         ops.append(Tmpfs("/sys", 0o755))
+    elif facts.image is not None:
+        from . import image
+
+        ops += image.operations(facts.image, facts)
+        second = _second_names(facts)
+        ops += [*(Symlink(link, to) for link, to in VAR_LINKS), Directory("/sys")]
+        ops += [Directory("/home")] if HOME_NAME in dict(second) else []
+        ops += [Symlink(name, to) for name, to in second]
     else:
         for tree in SYSTEM_TREES:
             if tree in links:
@@ -569,8 +589,12 @@ def base(policy: Policy, facts: HostFacts) -> tuple[MountOp, ...]:
         ops += state_pins(facts, ("/",) if policy.open_files else made.roots)
         ops += [*_sockets(policy, facts), *_host_sockets(policy, facts), *_masks(policy, facts)]
         return tuple(_only_private_mount_points(ops, "project" if made.root_hidden else "host", facts.state))
-    ops += _instructions(facts)
-    ops += _etc(policy, facts)
+    if facts.image is not None:
+        codex = () if f"/etc/{CODEX}" in facts.existing else (CODEX,)
+        ops += image.etc(facts.image, facts, (*INSTRUCTIONS, IN_FORCE, *codex))
+    else:
+        ops += _instructions(facts)
+        ops += _etc(policy, facts)
     if policy.view == "project":
         # A workspace below the home needs the home first; a home below the workspace is refused by ``refuse``.
         ops += _home(policy, facts, home_store(policy, facts))

@@ -512,6 +512,58 @@ def parse_resolver(text: str) -> str:
     return f"[{shown}]:{parse_port_number(port)}" if version == 6 else f"{shown}:{parse_port_number(port)}"
 
 
+IMAGE_PATHS = ("oci", "tar")  # kinds of images that are named by a path
+_ENGINES = ("docker-daemon", "podman")
+_LONGEST_IMAGE = 1024
+
+
+def parse_image(text: str) -> tuple[str, str]:
+    """Read ``oci:DIR``, ``tar:FILE``, ``docker-daemon:NAME``, ``podman:NAME`` or ``NAME``.
+
+    NAME is ``[HOST[:PORT]/]PATH[:TAG][@sha256:DIGITS]`` (distribution-spec, "Pulling manifests"; the length of each
+    part is the registry's to judge).
+
+    Returns:
+        The kind, empty for a name of a registry, and the rest.
+
+    Raises:
+        Malformed: with the cause.
+    """
+    kind, colon, rest = text.partition(":")
+    if colon and kind in IMAGE_PATHS:
+        if not rest or "\0" in rest:
+            raise Malformed(f"{kind}: needs a path")
+        return kind, rest
+    if colon and kind in _ENGINES:
+        name = rest
+    else:
+        kind, name = "", text
+    bare, at, digest = name.partition("@")
+    digits = digest.removeprefix("sha256:")
+    if at and (digits == digest or len(digits) != 64 or set(digits) - set("0123456789abcdef")):
+        raise Malformed("what follows @ is not sha256: and 64 hexadecimal digits")
+    path, mark, tag = bare.rpartition(":")
+    if not mark or "/" in tag:
+        path, tag = bare, ""
+    host, *components = path.split("/")
+    if components and ("." in host or ":" in host or host == "localhost"):
+        host, mark, port = host.partition(":")
+        if mark and not (port.isascii() and port.isdecimal()):
+            raise Malformed(f"{port!r} is not a port")
+        words = [*host.lower().split("."), *components]
+    else:
+        words = [host, *components]
+    ends = "abcdefghijklmnopqrstuvwxyz0123456789"
+    for word in words:
+        if not word or set(word) - set(ends + "._-") or word[0] not in ends or word[-1] not in ends or ".." in word:
+            raise Malformed("it is not the name of an image: NAME, NAME:TAG, HOST/NAME, oci:DIR, tar:FILE, podman:NAME")
+    if bare.endswith(":") or set(tag.lower()) - set(ends + "._-") or tag[:1] in tuple(".-") or len(tag) > 128:
+        raise Malformed(f"{tag!r} is not a tag")
+    if len(text) > _LONGEST_IMAGE:
+        raise Malformed(f"it is longer than {_LONGEST_IMAGE} characters")
+    return kind, name
+
+
 def parse_proxy(text: str) -> str:
     """Read ``http://HOST:PORT``, ``socks5://HOST:PORT`` or ``env``.
 

@@ -445,6 +445,14 @@ KEYS: tuple[Key, ...] = (
         template="""
 #containers: nested   # docker, podman and buildah run inside, each container below the same rules
 """),
+    Key("image", "image", (Field("image", "image", by="plan/image.py"),),
+        options=(Option("image", "files", "system trees from an OCI image: NAME, oci:DIR, tar:FILE, podman:NAME",
+                    read="image", metavar="REF", completes="file", rare=True,
+                    example="membrane --image python:3.12 -- pytest"),),
+        widens="yes",
+        template="""
+#image: python:3.12   # /usr, /etc and the like come from an image, not from this machine
+"""),
     Key("limits", "limit_keys", (Field("limits", "limit", shown=show_limit, bound=_bind_limit),),
         options=(Option("limit", "process", "memory, pids, cpu, time, files, disk, upload", read="limit",
                     metavar="KEY=VALUE", repeatable=True, field="limits",

@@ -333,6 +333,10 @@ class _Loader(Reader):
             user, mark, rest = text.rpartition("@")  # a password is not repeated
             self._option(option.name, f"...@{rest}" if user and mark else rest, str(error))
 
+    def _typed_image(self, key: Key, _option: Option, text: str) -> None:
+        kind, rest = grammar.parse_image(text)
+        self.scalars[key.name] = f"{kind}:{self._option_path(rest)}" if kind in grammar.IMAGE_PATHS else text
+
     def _typed_choice(self, key: Key, option: Option, text: str) -> None:
         if text not in key.choices:
             self._option(option.name, text, f"expected {', '.join(key.choices)}{closest(text, key.choices)}")

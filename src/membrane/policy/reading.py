@@ -567,6 +567,15 @@ class Reader:
         self._widens(key, node)
         self.scalars[key] = self._checked(node, key, getattr(grammar, keys.BY_NAME[key].parse), text)
 
+    def _image(self, key: str, node: Node) -> None:
+        text = node.scalar(key).string(key)
+        self._widens(key, node)
+        kind, rest = self._checked(node, key, grammar.parse_image, text)
+        if kind in grammar.IMAGE_PATHS:
+            path = self._checked(node, key, grammar.expand_home, rest, self.home)
+            text = f"{kind}:{path if path.startswith('/') else f'{self.directory}/{path}'}"
+        self.scalars[key] = text
+
     def _ssl_insecure(self, key: str, node: Node) -> None:
         value = node.scalar(key).boolean(key)
         if value:

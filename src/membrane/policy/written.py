@@ -253,6 +253,10 @@ def write_text(policy: Policy, key: Key) -> str | None:
     return (f"{scheme}://{rest.rpartition('@')[2]}" if mark else value) or None
 
 
+def write_image(policy: Policy, _key: Key) -> str | None:
+    return policy.image or None
+
+
 def _filled(values: dict[str, Any]) -> dict[str, Any]:
     """Those of the values that say something."""
     return {name: value for name, value in values.items() if value}

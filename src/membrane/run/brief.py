@@ -44,7 +44,9 @@ def files(policy: Policy, facts: HostFacts, layer: Layer) -> tuple[list[MountOp]
         CODEX: _codex(guide),
     }
     ops: list[MountOp] = [
-        File(f"{layer.target}/{name}", texts[name].encode("utf-8", "backslashreplace")) for name in layer.names
+        File(f"{layer.target}/{name}", texts[name].encode("utf-8", "backslashreplace"))
+        for name in layer.names
+        if name in texts
     ]
     return ops, [warning] if warning else []
 

@@ -15,6 +15,8 @@ import os
 
 from .. import backend as backends
 from ..errors import PolicyError
+from ..escaping import visible
+from ..host.facts import state_dir
 from ..plan import mounts
 from ..value import Value
 from . import homes, layers
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from ..changes.store import Held
     from ..plan.model import HostFacts, MountOp, SandboxPlan
     from ..policy.model import Policy
+    from .images import Use
 
 
 class RunOptions(Value):
@@ -62,6 +65,7 @@ class PreparedRun:
         layers: where changes of toolchains go.
         notes: what to say of a first run.
         logins: files with log-ins that the command gets a copy of, and where that is in the view.
+        image: that is held for the run; None: the system trees are the host's.
         changes: the change set of a reviewed workspace, locked; None: the workspace is live.
         terminal: for stdin, stdout and stderr, whether it is the caller's terminal.
         cell: what is being made; it dies with this process, and is killed by ``boundary.Boundary.run``.
@@ -86,12 +90,23 @@ class PreparedRun:
                 fix=("leave --trace-log or --no-trace away",),
             )
         self.id = os.urandom(8).hex()
+        self.image: Use | None = None
+        if policy.image:
+            from . import images
+
+            speaks = commands == "one" and not options.quiet
+            self.image = images.need(state_dir(os.environ), policy.image, _say if speaks else images.quiet)
         self.facts = facts_for(policy, backend=backend)
         policy, self.logins = _with_logins(policy, self.facts, tidy=True)
         policy, self.warnings = mounts.as_found(policy, self.facts)
         self.layers = layers.Layers(policy, self.facts)
         self.facts = self.layers.facts
-        self.request = request.replace(policy=policy)
+        command = request.command
+        if self.facts.image is not None:
+            from ..plan import image
+
+            command = image.argv(self.facts.image, command)
+        self.request = request.replace(policy=policy, command=command)
         self.changes: Held | None = None
         try:
             if policy.workspace == "review":
@@ -116,6 +131,8 @@ class PreparedRun:
     def let_go(self) -> None:
         """Give the layer and the change set back; a new set that the run did not need is removed."""
         self.layers.end()
+        if self.image is not None:
+            self.image.end()
         if self.changes is not None:
             held, self.changes = self.changes, None
             try:
@@ -160,6 +177,13 @@ class PreparedRun:
         return homes.make_place(self.agent, place.removeprefix(f"{self.facts.home}/"))
 
 
+def _say(text: str) -> None:
+    """To the caller, before there is a command that could write as well."""
+    import sys
+
+    print(f"membrane: {visible(text)}", file=sys.stderr)
+
+
 def facts_for(policy: Policy, workspace: str = "", *, backend: Backend | None = None) -> HostFacts:
     """What a plan for ``policy`` has to know: of the machine, and of the trees that it speaks of.
 
@@ -169,16 +193,20 @@ def facts_for(policy: Policy, workspace: str = "", *, backend: Backend | None = 
     """
     facts = (backend or backends.default()).facts(policy, workspace)
     if policy.file_rules is None:
+        if os.path.isfile(f"{facts.workspace}/.git"):
+            from ..workspace import gitdirs
+
+            facts = facts.replace(repository=gitdirs.find(facts.workspace))
+        if policy.image:
+            from . import images
+
+            facts = images.shown(policy, facts)
         facts = layers.planned(policy, facts)
         if policy.workspace == "review":
             from ..changes import cell
 
             facts = cell.shown(policy, facts)
-        if not os.path.isfile(f"{facts.workspace}/.git"):
-            return facts
-        from ..workspace import gitdirs
-
-        return facts.replace(repository=gitdirs.find(facts.workspace))
+        return facts
     from ..workspace import hostfiles
 
     masked = [mask.source.removeprefix("file:") for mask in policy.masks if mask.source.startswith("file:")]

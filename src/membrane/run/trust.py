@@ -72,7 +72,8 @@ def operations(plan: SandboxPlan, authorities: bytes, certificate: bytes) -> lis
     Raises:
         HostError: the system's bundle cannot be read.
     """
-    system = _read(plan.trust[1]) if len(plan.trust) > 1 else b""
+    source = plan.trust_source or "".join(plan.trust[1:2])
+    system = _read(source) if source else b""
     content = system + authorities + certificate
     store = key_store(content)
     ops: list[MountOp] = [

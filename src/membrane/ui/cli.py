@@ -255,9 +255,11 @@ def _run_with(
             raise PolicyError("read the options", cause, fix=("--review",))
         from ..run import prepare
 
+        # A shell of this machine may not be in the image, which says what it runs without a command.
+        words = command if invocation.words or not loaded.policy.image else ()
         fields: dict[str, Any] = {**invocation.fields("run"), "events": events}
         reported = prepare.RunOptions(debug=invocation.has("debug"), **fields)
-        return prepare.RunRequest(command, loaded.policy, reported)
+        return prepare.RunRequest(words, loaded.policy, reported)
 
     from ..run import begin
 
@@ -545,6 +547,12 @@ def _changes(invocation: Invocation) -> int:
     return changes.main(invocation, _state(), _home())
 
 
+def _image(invocation: Invocation) -> int:
+    from . import images
+
+    return images.main(invocation, _state(), _note)
+
+
 def _config(invocation: Invocation) -> int:
     from ..run import settings
     from . import show
@@ -652,6 +660,7 @@ _SUBCOMMANDS: dict[str, Callable[[Invocation], int]] = {
     "gc": _gc,
     **dict.fromkeys(("changes", "discard", "checkpoint", "restore", "fork"), _changes),
     **dict.fromkeys(("diff", "review", "apply", "undo"), _review),
+    "image": _image,
     "config": _config,
     "mcp": _mcp,
     "setup": _setup,

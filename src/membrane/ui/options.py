@@ -410,6 +410,16 @@ COMMANDS: tuple[Command, ...] = (
         further=(("import", 2),),
     ),
     Command(
+        "image",
+        "ls [--json] | pull REF | rm REF | prune",
+        "images that --image uses: list them, fetch one, remove one, remove what nothing uses",
+        ("membrane image pull python:3.12", "membrane image rm python:3.12"),
+        options=("json",),
+        choices=("ls", "pull", "rm", "prune"),
+        further=(("pull", 1), ("rm", 1)),
+        rare=True,
+    ),
+    Command(
         "mcp",
         "wrap FILE | serve",
         "put the servers of an .mcp.json behind the boundary; serve our own tools",

@@ -66,6 +66,7 @@ limits: {memory: 1GB, pids: 3, cpu: 4, time: 1h, files: 5, disk: 6K, upload: 7}
 home: ephemeral
 view: host
 hard_links: refuse
+image: "tar:/x.tar"
 backend: landlock
 workspace: review
 apply: safe

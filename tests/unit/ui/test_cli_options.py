@@ -98,7 +98,7 @@ def test_subcommand_line(argv: list[str], words: tuple[str, ...], given_: dict[s
         (
             ["--json"],
             "unknown option --json; "
-            "it is an option of membrane check, plan, doctor, ps, gc, changes, diff, apply, config, trace",
+            "it is an option of membrane check, plan, doctor, ps, gc, changes, diff, apply, config, image, trace",
         ),
         (["-a"], "option -a needs a value (HOST)"),
         (["-a", "--", "ls"], "option -a needs a value (HOST)"),

@@ -1,0 +1,242 @@
+"""An image as a directory in the OCI image layout or as an archive: its layers, judged by digest, and what it says of
+its use.
+
+Theory of operation
+-------------------
+``index.json`` names a manifest, the manifest a configuration and layers, each by digest and size (OCI image-spec,
+image-layout.md, manifest.md, config.md).  An archive is such a directory in a tar file (``docker save`` since 25.0,
+``oci-archive:`` of skopeo), or what ``docker save`` made before (moby, image/spec/v1.2.md): ``manifest.json`` with the
+names of a configuration and of layers.
+
+The files may be anybody's: each document is read once, within a bound, and is taken only when its bytes have the digest
+that named it (of the old form the configuration has no other name than that of its bytes); of a layer that is asked
+while it is unpacked, by ``rootfs.diff_ids`` of the configuration (``unpack.keep``).  Files are opened without following
+a link; of an archive nothing is written anywhere: its entries are read where they are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+import tarfile
+
+from ..errors import HostError
+from ..value import Value
+from . import syscalls as sc
+from .unpack import keep
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import IO, Any, Protocol
+
+    class Place(Protocol):
+        """Where the files of an image are."""
+
+        def open(self, name: str) -> IO[bytes]:
+            """A regular file of it, from its beginning.
+
+            Raises:
+                OSError, ValueError: there is none.
+            """
+
+
+# Bytes of a manifest or configuration, as registries have it (distribution-spec, "4 megabytes").
+MOST_DOCUMENT = 4 << 20
+MOST_LAYERS = 120  # overlayfs takes 500; container engines 127
+MOST_MEMBERS = 10_000  # of an archive
+MOST_WORDS = 1000  # of an entry point, of a command, of variables
+_INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
+_PLATFORMS = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+class BadImage(HostError):
+    """The image cannot be used; nothing of it was kept that has not the right digest."""
+
+    def __init__(self, cause: str, path: str, *fix: str) -> None:
+        super().__init__("use the image", cause, target=path, fix=fix)
+
+
+class Image(Value):
+    """An image whose layers are unpacked."""
+
+    digest: str  # of its configuration
+    layers: tuple[str, ...]  # names in the directory of layers, the lowest first
+    environ: tuple[str, ...] = ()  # NAME=VALUE
+    entrypoint: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    user: str = ""
+    directory: str = ""
+
+
+def read(path: str, layers: str) -> Image:
+    """Read the image in the OCI image layout ``path`` and unpack what of it is not in ``layers`` yet.
+
+    Raises:
+        BadImage: it is none, or its bytes are others than it says.
+        BadLayer: of one of its layers.
+    """
+    try:
+        root = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise BadImage(os.strerror(error.errno or 0), path, f"skopeo copy docker://NAME oci:{path}") from None
+    try:
+        return _judged(_Directory(root), path, layers)
+    finally:
+        os.close(root)
+
+
+def read_archive(path: str, layers: str) -> Image:
+    """The same for an archive (``docker save``, ``oci-archive:``), as ``read`` otherwise."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO would wait
+    except OSError as error:
+        raise BadImage(os.strerror(error.errno or 0), path, "docker save NAME > FILE") from None
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise BadImage("it is no file", path, "docker save NAME > FILE")
+    with os.fdopen(fd, "rb") as file:
+        try:
+            place = _Archive(file)
+        except (tarfile.TarError, ValueError, EOFError, OverflowError, RecursionError):
+            raise BadImage(
+                "it is no tar archive of an image (a compressed one is to be unpacked first)", path
+            ) from None
+        return _judged(place, path, layers)
+
+
+class _Directory:
+    def __init__(self, root: int) -> None:
+        self._root = root
+
+    def open(self, name: str) -> IO[bytes]:
+        flags = os.O_RDONLY | os.O_NONBLOCK  # a FIFO would wait
+        fd = sc.openat2(self._root, name, flags, 0, sc.RESOLVE_BENEATH | sc.RESOLVE_NO_SYMLINKS)
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise ValueError
+        return os.fdopen(fd, "rb")
+
+
+class _Archive:
+    def __init__(self, file: IO[bytes]) -> None:
+        self._archive = tarfile.TarFile(fileobj=file, errorlevel=2)
+        self._members: dict[str, tarfile.TarInfo] = {}
+        while (info := self._archive.next()) is not None:
+            self._archive.members = []  # type: ignore[attr-defined]  # it would keep each
+            if len(self._members) >= MOST_MEMBERS:
+                raise ValueError
+            self._members[info.name.removeprefix("./")] = info
+
+    def open(self, name: str) -> IO[bytes]:
+        info = self._members[name]
+        if info.issym() and info.linkname.startswith("../"):  # ``docker save`` of old, for a layer that is there twice
+            info = self._members[info.linkname.removeprefix("../")]
+        if not info.isreg() or info.sparse is not None:
+            raise ValueError
+        found = self._archive.extractfile(info)
+        assert found is not None  # it is a regular file
+        return found
+
+    def has(self, name: str) -> bool:
+        return name in self._members
+
+
+def _judged(place: _Directory | _Archive, path: str, layers: str) -> Image:
+    try:
+        if isinstance(place, _Archive) and not place.has("index.json"):
+            return _read_saved(place, path, layers)
+        return _read(place, path, layers)
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError, tarfile.TarError):
+        raise BadImage("a document of it is not as the OCI image layout has it", path) from None
+    except OSError as error:
+        raise BadImage(f"{error.filename or 'a file of it'}: {error.strerror}", path) from None
+
+
+def _read(place: Place, path: str, layers: str) -> Image:
+    index = json.loads(_bytes(place, "index.json"))
+    for _level in range(3):  # an index may name an index
+        found = [each for each in index["manifests"] if _is_ours(each)]
+        if len(found) != 1:
+            raise BadImage(f"it has {len(found)} images for this machine", path, "copy one of them to a directory")
+        named = _document(place, found[0]["digest"], path)
+        if found[0]["mediaType"] not in _INDEXES:
+            break
+        index = named
+    else:
+        raise BadImage("its indexes name further ones", path)
+    digest = named["config"]["digest"]
+    return _image(
+        place, path, layers, _document(place, digest, path), digest, [_blob(x["digest"]) for x in named["layers"]]
+    )
+
+
+def _read_saved(place: Place, path: str, layers: str) -> Image:
+    found = json.loads(_bytes(place, "manifest.json"))
+    if len(found) != 1:
+        raise BadImage(f"it has {len(found)} images", path, "save one of them")
+    data = _bytes(place, found[0]["Config"])
+    digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+    return _image(place, path, layers, json.loads(data), digest, found[0]["Layers"])
+
+
+def _image(place: Place, path: str, layers: str, config: Any, digest: str, blobs: list[str]) -> Image:
+    """Unpack the layers ``blobs`` of an image with this configuration."""
+    ids = config["rootfs"]["diff_ids"]
+    if len(ids) != len(blobs) or not 0 < len(ids) <= MOST_LAYERS:
+        raise BadImage(f"it has {len(blobs)} layers and {len(ids)} digests of them, of at most {MOST_LAYERS}", path)
+    made = config.get("config") or {}
+    image = Image(
+        digest,
+        (),
+        _texts(made.get("Env")),
+        _texts(made.get("Entrypoint")),
+        _texts(made.get("Cmd")),
+        *_texts((made.get("User") or "", made.get("WorkingDir") or "")),
+    )
+    if not all("=" in each for each in image.environ):
+        raise ValueError
+    places = []
+    for diff_id, blob in zip(ids, blobs, strict=True):
+        with place.open(blob) as raw:
+            places.append(os.path.basename(keep(raw, layers, diff_id)))
+    return image.replace(layers=tuple(places))
+
+
+def _texts(found: Any) -> tuple[str, ...]:
+    texts = tuple(found or ())
+    if len(texts) > MOST_WORDS or not all(isinstance(each, str) and "\0" not in each for each in texts):
+        raise ValueError
+    return texts
+
+
+def _is_ours(entry: dict[str, Any]) -> bool:
+    platform = entry.get("platform")
+    machine = os.uname().machine
+    return platform is None or (platform["os"], platform["architecture"]) == (
+        "linux",
+        _PLATFORMS.get(machine, machine),
+    )
+
+
+def _blob(digest: str) -> str:
+    algorithm, _, digits = digest.partition(":")
+    if algorithm != "sha256" or len(digits) != 64 or set(digits) - set("0123456789abcdef"):
+        raise ValueError
+    return f"blobs/sha256/{digits}"
+
+
+def _document(place: Place, digest: str, path: str) -> Any:
+    data = _bytes(place, _blob(digest))
+    if f"sha256:{hashlib.sha256(data).hexdigest()}" != digest:
+        raise BadImage(f"the bytes of {digest} are others", path)
+    return json.loads(data)
+
+
+def _bytes(place: Place, name: str) -> bytes:
+    with place.open(name) as file:
+        data = file.read(MOST_DOCUMENT + 1)
+    if len(data) > MOST_DOCUMENT:
+        raise ValueError
+    return data

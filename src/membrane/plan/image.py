@@ -1,0 +1,163 @@
+"""``image``: the system trees of the view come from the layers of an OCI image, not from the host.
+
+Theory of operation
+-------------------
+Each name at the top of the image is a tree of the view: a directory is one read-only overlay of that directory in every
+layer that has it, so layers are never written and nothing of ours is in them.  Where the view has something of its own
+further down (the home below /home, the workspace), the directories on the way are the view's, and what the image has
+beside it are trees of their own.  What is the view's own at all times (/proc, /dev, /run, /tmp, home and workspace) the
+image cannot have, whatever it holds there: a link of it is never on the way to them.
+
+Of /etc our files come first, as names of a layer above the image's: whatever the image has under these names, a link
+that leads elsewhere as well, is not looked at.
+
+The command runs as ``docker run`` would run it, but for: who runs it (the caller's id, as the sandbox has no other),
+where it begins (in the workspace), volumes (there are none: the image's directories are read-only).
+"""
+
+from __future__ import annotations
+
+from ..errors import PolicyError
+from .model import RESOLVER_V4, Bind, Directory, File, Layer, Overlay, RuleBinding, Symlink
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..policy.model import Policy
+    from .model import HostFacts, ImageFacts, MountOp
+
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # of an image that names none, as engines have it
+OWN = ("HOME", "PWD", "USER", "LOGNAME", "SHELL")  # variables that an image does not set
+_FILES = ("resolv.conf", "hosts", "hostname", "passwd", "group")  # of /etc
+_RESOLV_CONF = f"nameserver {RESOLVER_V4}\noptions timeout:5 attempts:2\n".encode()
+
+
+def refuse(policy: Policy, facts: HostFacts) -> None:
+    """Stop a run that asks for an image where it could not hold.
+
+    Raises:
+        PolicyError: with the reason and what to do instead.
+    """
+    if not policy.image:
+        return
+    if policy.view == "host" or policy.file_rules is not None:
+        raise _unbound(policy, "view: host and rules of files speak of this machine's trees", "use view: project")
+    if policy.containers == "nested":
+        raise _unbound(policy, "containers: nested runs the engines of this machine", "leave one of the two out")
+    if facts.image is None:
+        raise _unbound(policy, "it is not in membrane's state yet", f"membrane image pull {policy.image}")
+
+
+def _unbound(policy: Policy, cause: str, *fix: str) -> PolicyError:
+    return PolicyError("bind a rule", f"image: {policy.image}: {cause}", where="policy", fix=fix)
+
+
+def operations(image: ImageFacts, facts: HostFacts) -> list[MountOp]:
+    """The system trees; ``etc`` gives our files in them."""
+    origin = f"image {image.reference}"
+    ops: list[MountOp] = []
+    shown = {tree.path for tree in image.trees}
+    for tree in image.trees:
+        if tree.kind == "directory":
+            ops.append(Overlay(tree.path, tree.sources, make=True, own=True, origin=origin))
+        elif tree.kind == "expanded":
+            ops.append(Directory(tree.path, tree.mode))
+        elif tree.kind == "link":
+            ops.append(Symlink(tree.path, tree.sources[0]))
+        else:
+            ops.append(Bind(tree.sources[0], tree.path, own=True, make=True, origin=origin))
+    for path in ("/etc", "/var", "/var/lib", "/var/cache", "/var/log"):
+        above = path.rpartition("/")[0]
+        if path not in shown and (not above or above not in shown or _is_ours(image, above)):
+            ops.append(Directory(path))
+    return ops
+
+
+def etc(image: ImageFacts, facts: HostFacts, names: tuple[str, ...]) -> list[MountOp]:
+    """Our files in /etc, before those of the image; after what is private to the view is there.
+
+    Args:
+        names: files below /etc that are filled later.
+    """
+    ops: list[MountOp] = [Layer("/etc", (*names, *_FILES))]
+    hosts = f"127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n127.0.1.1 {facts.hostname}\n"
+    for name, content in (
+        ("resolv.conf", _RESOLV_CONF),
+        ("hosts", hosts.encode()),
+        ("hostname", f"{facts.hostname}\n".encode()),
+        ("passwd", passwd(image, facts)),
+        ("group", group(image, facts)),
+    ):
+        ops.append(File(f"/etc/{name}", content, bind=True))
+    return ops
+
+
+def _is_ours(image: ImageFacts, path: str) -> bool:
+    return any(tree.path == path and tree.kind == "expanded" for tree in image.trees)
+
+
+def _name(facts: HostFacts) -> str:
+    """The caller's name, if it can stand in passwd(5)."""
+    plain = facts.user.isascii() and facts.user.replace("-", "").replace("_", "").replace(".", "").isalnum()
+    return facts.user if plain else "user"
+
+
+def passwd(image: ImageFacts, facts: HostFacts) -> bytes:
+    """The image's passwd(5) with the caller in it, first: no other line has that name or number."""
+    name = _name(facts)
+    home = facts.home if ":" not in facts.home and facts.home.isprintable() else "/"
+    line = f"{name}:x:{facts.uid}:{facts.gid}:{name}:{home}:{image.shell}\n"
+    return _with(image.passwd, line, name, facts.uid)
+
+
+def group(image: ImageFacts, facts: HostFacts) -> bytes:
+    """The image's group(5) with the caller's group in it, by the same rule."""
+    name = _name(facts)
+    return _with(image.group, f"{name}:x:{facts.gid}:\n", name, facts.gid)
+
+
+def _with(file: bytes, line: str, name: str, number: int) -> bytes:
+    out = [line.encode("utf-8", "surrogateescape")]
+    for other in file.split(b"\n"):
+        fields = other.split(b":")
+        if len(fields) > 2 and fields[0] != name.encode() and fields[2] != str(number).encode():
+            out.append(other + b"\n")
+    return b"".join(out)
+
+
+def environment(image: ImageFacts, given: dict[str, str], explicit: frozenset[str]) -> dict[str, str]:
+    """The variables of the image over those that a run passes by itself.
+
+    Args:
+        given: of the caller, as the policy passes them.
+        explicit: names among them that a rule of the policy names.
+    """
+    out = {name: value for name, value in given.items() if name in explicit or name not in ("PATH", "SHELL")}
+    for row in image.environ:
+        name, _, value = row.partition("=")
+        if name and name not in explicit and name not in OWN and not name.startswith("MEMBRANE"):
+            out[name] = value
+    out.setdefault("PATH", PATH)
+    out.setdefault("SHELL", image.shell)
+    return out
+
+
+def argv(image: ImageFacts, command: tuple[str, ...]) -> tuple[str, ...]:
+    """What is run for ``command``, as ``docker run`` has it: the entry point before it, the image's own without one."""
+    return (*image.entrypoint, *(command or image.command)) or (image.shell,)
+
+
+def bindings(policy: Policy, image: ImageFacts | None, facts: HostFacts) -> list[RuleBinding]:
+    """What the image is, and where it is used otherwise than it says."""
+    if image is None:
+        return []
+    how = (image.digest, f"read-only overlay of {image.layers} layers", "set-user-ID bits and devices dropped")
+    out = [RuleBinding(f"image: {policy.image}", "policy", how)]
+    if image.entrypoint:
+        out.append(RuleBinding("image: entry point", image.reference, (" ".join(image.entrypoint),)))
+    if image.user and image.user.partition(":")[0] not in (str(facts.uid), _name(facts)):
+        said = f"its commands run as {image.user} elsewhere; here as uid {facts.uid}, which owns its files"
+        out.append(RuleBinding("image: user", image.reference, (said,), "partial"))
+    if image.directory not in ("", "/"):
+        said = f"its commands begin in {image.directory} elsewhere; here in the workspace"
+        out.append(RuleBinding("image: working directory", image.reference, (said,), "partial"))
+    return out

@@ -1,0 +1,172 @@
+"""F: an image as the system: its files open nothing of the host, and the command changes none of them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from escape_box import Box
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "unit" / "host"))
+from image_layout import archive, image, layer
+
+from membrane.host.unpack import BadLayer
+from membrane.run import images
+
+pytestmark = pytest.mark.needs_kernel("overlayfs in a user namespace")
+SECRET = "SECRET of the host"
+
+
+def libraries(program: str) -> list[str]:
+    """The shared libraries of a program, with the loader."""
+    found = subprocess.run(["ldd", program], check=True, capture_output=True, text=True).stdout.split()
+    return [word for word in found if word.startswith("/")]
+
+
+def of_the_host(*programs: str) -> bytes:
+    """A layer with programs of the host and what they load, at their places."""
+    entries = []
+    for program in programs:
+        path = shutil.which(program)
+        assert path is not None
+        real = Path(path).resolve()
+        entries.append((f"bin/{program}", real.read_bytes(), 0o755))
+        entries += [(name.lstrip("/"), Path(name).read_bytes(), 0o755) for name in libraries(str(real))]
+    return layer(*dict.fromkeys(entries))
+
+
+SYSTEM = ("sh", "cat", "ls", "touch", "id", "stat", "env", "mkdir", "rm", "mv")
+
+
+@pytest.fixture(scope="module")
+def system() -> bytes:
+    return of_the_host(*SYSTEM)
+
+
+def run(box: Box, layout: Path, script: str) -> subprocess.CompletedProcess[str]:
+    box.policy(presets=[])
+    return box.run("sh", "-c", script, options=(f"--image=oci:{layout}",))
+
+
+def test_F110_the_system_is_the_image_and_nothing_of_it_can_be_written(box: Box, system: bytes, tmp_path: Path) -> None:
+    """Three layers, with whiteouts; the workspace is writable as ever."""
+    layout = image(
+        tmp_path / "image",
+        system,
+        layer(("opt/tool/a", b"low\n"), ("opt/tool/b", b"low\n"), ("opt/gone", b"x"), ("srv/data/x", b"x")),
+        layer(("opt/tool/a", b"high\n"), ("opt/.wh.gone", b""), ("srv/data/.wh..wh..opq", b""), ("srv/data/y", b"y")),
+        Env=["PATH=/bin", "FOO=bar"],
+    )
+    script = """
+    cat /opt/tool/a /opt/tool/b; ls /opt /srv/data; echo "$FOO" "$PATH"
+    for name in /bin/x /opt/tool/a /opt/tool/new /etc/passwd /etc/new /opt/x /var/x /x; do
+        touch $name 2>&1; done
+    rm /opt/tool/a 2>&1; mv /bin/sh /bin/sh2 2>&1; mkdir /bin/d 2>&1
+    [ -e /usr/bin/python3 ] && echo host; echo ok > made
+    """
+    done = run(box, layout, script)
+    lines = done.stdout.splitlines()
+    assert lines[:5] == ["high", "low", "/opt:", "tool", ""], done
+    assert lines[5:8] == ["/srv/data:", "y", "bar /bin"], done
+    refused = lines[8:]
+    assert len(refused) == 11, "\n".join(refused)
+    assert all("Read-only file system" in line or "/etc/passwd': Permission denied" in line for line in refused), (
+        "\n".join(refused)
+    )
+    assert (box.workspace / "made").read_text() == "ok\n"
+    outside = box.workspace / "control"  # without the rule the same programs write
+    subprocess.run(["sh", "-c", f"mkdir {outside} && touch {outside}/x && rm {outside}/x"], check=True)
+
+
+def test_F111_links_of_the_image_lead_nowhere_outside(box: Box, system: bytes, tmp_path: Path) -> None:
+    secret = box.home / "secret"
+    secret.write_text(SECRET)
+    up = "../" * 20
+    layout = image(
+        tmp_path / "image",
+        system,
+        layer(
+            *(
+                ("etc/passwd", str(secret)),
+                ("etc/group", f"{up}{secret}"),
+                ("etc/resolv.conf", "/run/x"),
+                ("etc/hosts", up),
+            ),
+            *(
+                ("secret", str(secret)),
+                ("opt", f"{up}{box.home}"),
+                ("home", "/etc"),
+                ("tmp", str(box.home)),
+                ("run", "/etc"),
+            ),
+            *(("proc/1", "x"), ("dev/null", b"x"), ("etc/shadow", b"root::\n"), ("var/run", "/etc")),
+        ),
+        Env=["PATH=/bin", "HOME=/etc", "MEMBRANE=0"],
+    )
+    assert secret.read_text() == SECRET
+    script = "cat /secret /opt/secret /etc/passwd /etc/group /etc/resolv.conf 2>&1; echo $HOME $MEMBRANE"
+    done = run(box, layout, script)
+    assert SECRET not in done.stdout and "nameserver" in done.stdout, done
+    assert done.stdout.endswith(f"{box.home} 1\n") and done.returncode == 0, done
+    assert secret.read_text() == SECRET
+
+
+def test_F112_no_set_user_id_file_and_no_device_comes_from_an_image(box: Box, system: bytes, tmp_path: Path) -> None:
+    layout = image(tmp_path / "image", system, layer(("bin/su", b"x", 0o6755)), Env=["PATH=/bin"])
+    done = run(box, layout, "stat -c %a /bin/su")
+    assert (done.returncode, done.stdout) == (0, "755\n"), done
+
+
+def test_F113_a_name_that_leads_out_of_a_layer_ends_the_whole(tmp_path: Path) -> None:
+    for number, name in enumerate(("../x", "/x", "a/../../x")):
+        state = tmp_path / f"state{number}"
+        layout = image(tmp_path / f"image{number}", layer((name, b"x")))
+        with pytest.raises(BadLayer, match="leads out"):
+            images.pull(str(state), f"oci:{layout}")
+        assert not list((state / "images" / "layers").iterdir())
+        assert not (tmp_path / "x").exists()
+    images.pull(str(tmp_path / "good"), f"oci:{image(tmp_path / 'image', layer(('x', b'x')))}")
+
+
+@pytest.mark.parametrize(
+    "reference",
+    ["--help", "-a", "a/../b", "../a", "a b", "a;b", "podman:--x", "docker-daemon:", "a@sha256:1", "a:-t", "oci:"],
+)
+def test_F114_no_option_and_no_path_is_a_name(box: Box, reference: str) -> None:
+    box.policy(presets=[])
+    done = box.run("true", options=(f"--image={reference}",))
+    assert done.returncode in (2, 78) and "image" in done.stderr, done
+    assert not (box.state / "images").exists()
+
+
+def test_F115_entry_point_command_and_user_are_as_the_receipt_says(box: Box, system: bytes, tmp_path: Path) -> None:
+    layout = image(
+        tmp_path / "image",
+        system,
+        Env=["PATH=/bin"],
+        Entrypoint=["sh", "-c", 'echo "$@"; id -u', "x"],
+        Cmd=["own"],
+        User="77",
+    )
+    box.policy(presets=[])
+    options = (f"--image=tar:{archive(layout, tmp_path / 'image.tar')}",)
+    own, given = box.run(options=options), box.run("given", options=options)
+    assert own.stdout.splitlines()[0] == "own" and given.stdout.splitlines()[0] == "given", (own, given)
+    events = [json.loads(line) for line in box.events.read_text().splitlines()]
+    started = [event for event in events if event["event"] == "SessionStarted"][-1]
+    bound = {row["rule"]: row for row in started["assurance"]}
+    assert "run as 77 elsewhere" in bound["image: user"]["mechanism"], bound
+    assert "read-only overlay of 1 layers" in bound[f"image: {options[0][8:]}"]["mechanism"], bound
+
+
+def test_F116_a_project_takes_no_image_without_approval(box: Box, system: bytes, tmp_path: Path) -> None:
+    layout = image(tmp_path / "image", system, Env=["PATH=/bin"])
+    box.policy(presets=[])
+    box.file(".membrane.yaml", f"image: 'oci:{layout}'\n")
+    refused = box.run("sh", "-c", "echo ran")
+    assert refused.returncode == 78 and "image" in refused.stderr and "ran" not in refused.stdout, "\n".join(refused)
+    assert "ran" in box.run("sh", "-c", "echo ran", options=("--trust-workspace",)).stdout

@@ -1,0 +1,83 @@
+"""Images in the OCI image layout: bytes that are others than their digests say are not taken."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from membrane.host.imagefiles import BadImage, read
+from membrane.host.unpack import BadLayer
+
+
+def put(image: Path, data: bytes) -> dict[str, Any]:
+    digits = hashlib.sha256(data).hexdigest()
+    (image / "blobs/sha256").mkdir(parents=True, exist_ok=True)
+    (image / "blobs/sha256" / digits).write_bytes(data)
+    return {"mediaType": "x", "digest": f"sha256:{digits}", "size": len(data)}
+
+
+def image(tmp_path: Path, diff_id: str = "") -> tuple[Path, dict[str, dict[str, Any]]]:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        archive.addfile(tarfile.TarInfo("file"))
+    place = tmp_path / "image"
+    layer = put(place, gzip.compress(out.getvalue()))
+    ids = [diff_id or f"sha256:{hashlib.sha256(out.getvalue()).hexdigest()}"]
+    config = put(place, json.dumps({"rootfs": {"diff_ids": ids}, "config": {"Env": ["PATH=/bin"]}}).encode())
+    manifest = put(place, json.dumps({"config": config, "layers": [layer]}).encode())
+    (place / "index.json").write_text(json.dumps({"manifests": [manifest]}))
+    (tmp_path / "layers").mkdir()
+    return place, {"layer": layer, "config": config, "manifest": manifest}
+
+
+def test_an_image_is_read(tmp_path: Path) -> None:
+    place, parts = image(tmp_path)
+    found = read(str(place), str(tmp_path / "layers"))
+    assert (found.digest, found.environ) == (parts["config"]["digest"], ("PATH=/bin",))
+    assert [os.listdir(tmp_path / "layers" / layer) for layer in found.layers] == [["file"]]
+
+
+@pytest.mark.parametrize("part", ["config", "manifest", "layer"])
+@pytest.mark.parametrize("how", ["bytes", "link", "fifo", "missing"])
+def test_other_bytes_are_refused(tmp_path: Path, part: str, how: str) -> None:
+    place, parts = image(tmp_path)
+    blob = place / "blobs/sha256" / parts[part]["digest"][7:]
+    kept = blob.read_bytes()
+    blob.unlink()
+    if how == "bytes":
+        blob.write_bytes(gzip.compress(b"\0" * 10240) if part == "layer" else kept + b" ")
+    elif how == "link":
+        (tmp_path / "same").write_bytes(kept)
+        blob.symlink_to(tmp_path / "same")
+    elif how == "fifo":
+        os.mkfifo(blob)
+    with pytest.raises((BadImage, BadLayer)):
+        read(str(place), str(tmp_path / "layers"))
+    assert os.listdir(tmp_path / "layers") == []
+
+
+def test_a_layer_that_the_configuration_does_not_name_is_refused(tmp_path: Path) -> None:
+    place, _parts = image(tmp_path, "sha256:" + "0" * 64)
+    with pytest.raises(BadLayer, match="its bytes are"):
+        read(str(place), str(tmp_path / "layers"))
+
+
+@pytest.mark.parametrize(
+    "index", ["[]", "{", "{}", '{"manifests": []}', '{"manifests": [{"digest": "../x"}]}', "[" * 99999]
+)
+def test_what_is_no_image_is_refused(tmp_path: Path, index: str) -> None:
+    place, _parts = image(tmp_path)
+    (place / "index.json").write_text(index)
+    with pytest.raises(BadImage):
+        read(str(place), str(tmp_path / "layers"))
+    with pytest.raises(BadImage, match="No such file") as caught:
+        read(str(tmp_path / "absent"), str(tmp_path / "layers"))
+    assert "skopeo copy" in caught.value.fix[0]

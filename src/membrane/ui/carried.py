@@ -149,8 +149,8 @@ def read(line: socket.socket) -> Frame:
     """
     from ..run.installed import VERSION as RELEASE
 
-    size = int.from_bytes(_exactly(line, 8), "big")
     try:
+        size = int.from_bytes(_exactly(line, 8), "big")
         fields: Any = marshal.loads(_exactly(line, size)) if size <= LARGEST else ()  # noqa: S302 - of our caller
         if fields[0] == RELEASE:
             return Frame(*fields)

@@ -1,0 +1,103 @@
+"""What pid 1 of a carrying container takes, and what it refuses before anything runs."""
+
+from __future__ import annotations
+
+import marshal
+import os
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from membrane.errors import HostError
+from membrane.run.installed import VERSION
+from membrane.ui import carried
+from membrane.ui.carried import Frame
+
+FRAME = Frame(VERSION, "/work", ("a", "b"), (("quiet", True),), (("LANG", "C"),), b"policy", (b"value",), ())
+
+
+def given(data: bytes) -> Frame:
+    """What is read of a line on which ``data`` was sent and nothing more will be."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(data)
+        theirs.shutdown(socket.SHUT_WR)
+        return carried.read(ours)
+
+
+def test_a_frame_comes_whole() -> None:
+    assert given(FRAME.dump()) == FRAME
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        FRAME.dump()[:-1],
+        FRAME.replace(release="0.0.1").dump(),
+        (carried.LARGEST + 1).to_bytes(8, "big"),
+        b"\0\0\0\0\0\0\0\x01N",
+        (len(short := marshal.dumps((VERSION, "/work"), carried.VERSION))).to_bytes(8, "big") + short,
+    ],
+    ids=["nothing", "cut short", "another release", "too large", "no frame", "fields are missing"],
+)
+def test_what_is_no_frame_of_this_release_is_refused_with_what_to_do(data: bytes) -> None:
+    with pytest.raises(HostError, match="was asked by another one") as caught:
+        given(data)
+    assert caught.value.exit_code == 125 and "docker build" in caught.value.fix[0]
+
+
+def test_another_directory_at_the_same_path_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in os.environ.items():
+        monkeypatch.setenv(name, value)  # put back what the run sets
+    monkeypatch.setattr(os, "isatty", lambda fd: False)
+    (tmp_path / "old").mkdir()
+    (tmp_path / "new").mkdir()
+    place = tmp_path / "old"
+    frame = FRAME.replace(workspace=str(place), places=((str(place), place.stat().st_ino),))
+    ran = []
+    monkeypatch.setattr("membrane.ui.cli.run_carried", lambda *given: ran.append(given) or 7)
+    monkeypatch.chdir(tmp_path)
+    assert carried._run(frame) == 7 and len(ran) == 1  # the control
+    os.chdir(tmp_path)
+    place.rmdir()
+    place.symlink_to(tmp_path / "new")
+    with pytest.raises(HostError, match="shows another directory"):
+        carried._run(frame)
+    assert len(ran) == 1
+
+
+@pytest.mark.parametrize("by", ["itself", "a signal", "the end of the line"])
+def test_pid_1_ends_as_the_run_does(by: str) -> None:
+    ours, theirs = socket.socketpair()
+    wake, wakes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    ready, waits = os.pipe()
+    child = os.fork()
+    if not child:
+        theirs.close()
+        signal.alarm(60)
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(3))
+        os.write(waits, b"x")
+        if by == "itself":
+            os._exit(5)
+        while True:
+            signal.pause()
+    os.read(ready, 1)
+    before = signal.signal(signal.SIGCHLD, lambda *_: None)
+    fd = signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
+    try:
+        if by == "a signal":
+            os.kill(child, signal.SIGKILL)
+        elif by == "the end of the line":
+            theirs.close()
+        status = carried._wait(child, ours, wake)
+    finally:
+        signal.set_wakeup_fd(fd)
+        signal.signal(signal.SIGCHLD, before)
+        for each in (wake, wakes, ready, waits):
+            os.close(each)
+        ours.close()
+        theirs.close()
+    assert status == {"itself": 5, "a signal": 137, "the end of the line": 3}[by]

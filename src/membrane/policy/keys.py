@@ -538,9 +538,9 @@ KEYS: tuple[Key, ...] = (
 """),
     Key("backend", "choice", (Field("backend", "backend", by="run/begin.py"),),
         options=(Option("backend", "process", "native; docker: in a container; landlock: without namespaces; auto",
-                    read="choice", metavar="NAME", values=("native", "auto", "docker", "landlock"), rare=True,
+                    read="choice", metavar="NAME", values=("native", "docker", "auto", "landlock"), rare=True,
                     example="membrane --backend landlock -a example.com -- curl https://example.com/"),),
-        choices=("native", "auto", "docker", "landlock"), tightens=True),
+        choices=("native", "docker", "auto", "landlock"), tightens=True),
 )
 
 # Options about the levels themselves.

@@ -65,9 +65,9 @@ EXAMPLES: dict[str, list[tuple[str, bool]]] = {
     "view": [("view: project", False), ("view: host", True)],
     "backend": [
         ("backend: native", False),
+        ("backend: docker", False),
         ("backend: auto", False),
         ("backend: landlock", False),
-        ("backend: docker", False),
     ],
     "hard_links": [("hard_links: refuse", False), ("hard_links: warn", True)],
     "dns_resolver": [("dns_resolver: 192.0.2.1", True)],

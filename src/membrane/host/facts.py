@@ -310,9 +310,12 @@ def gather(
             mode = os.lstat(path).st_mode
         except OSError:
             continue
-        existing.append(path)
         if stat.S_ISLNK(mode):
-            links.append((path, os.path.realpath(path)))
+            leads_to = os.path.realpath(path)
+            if os.path.islink(leads_to):
+                continue  # in a circle: nothing can be opened there
+            links.append((path, leads_to))
+        existing.append(path)
     doors = [absolute(path, workspace) for path in sockets]
     places = [*(absolute(path, workspace) for path in named), *doors]
     uid = os.geteuid()

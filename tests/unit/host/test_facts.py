@@ -48,6 +48,16 @@ def test_existing_holds_what_is_there_and_nothing_else(place: Path) -> None:
     assert all(os.path.lexists(path) for path in facts.existing)
 
 
+def test_a_toolchain_that_is_a_link_in_a_circle_is_not_there(place: Path) -> None:
+    (place / "home/.rustup").symlink_to(".rustup")
+    (place / "home/.nvm").symlink_to(".pyenv")
+    (place / "home/.pyenv").symlink_to(".nvm")
+    facts = gather(environ(place))
+    home = {path.removeprefix(f"{place}/home/") for path in facts.existing if path.startswith(f"{place}/home/")}
+    assert home == {".cargo/bin"}
+    assert not [path for path, _ in facts.links if path.startswith(f"{place}/home/")]
+
+
 def test_links_are_resolved_also_those_above_a_path_entry(place: Path) -> None:
     (place / "current").symlink_to("work")
     (place / "work" / "bin").mkdir()

@@ -11,9 +11,10 @@ Each first makes its claim and then looks at those of the other kind.  Of two th
 sees the other, which is enough: who sees one gives up.  Any number of sandboxes may share a tree, and of two applies
 each has a stage of its own.
 
-The kernel drops the lock whatever ends its holder; what the holder leaves counts until it is gone.  Of a session that
-is its last processes, which end a moment later; of an apply its stage, which is brought to an end by
-``--continue`` or ``--abort``: what a sandbox had written to it meanwhile would be put in place as judged.
+The kernel drops the lock whatever ends its holder; what the holder leaves counts until it is gone, and the next claim
+removes it then.  Of a session that is its last processes, which end a moment later; of an apply its stage, which is
+brought to an end by ``--continue`` or ``--abort``: what a sandbox had written to it meanwhile would be put in place as
+judged.
 
 Trees are compared by identity (stat(2)), as one directory has several names.  A sandbox is in the way that may write
 the workspace or a directory above it: from one below nothing leads to the stage, which is at its top.  A claim that
@@ -80,6 +81,7 @@ class Claim:
         try:
             for other in _others(self._directory, "apply" if kind == "session" else "session"):
                 other.refuse(self._trees, name)
+            _sweep(self._directory, kind)
         except BaseException:
             self.close()
             raise
@@ -173,6 +175,15 @@ def _others(directory: str, kind: Kind) -> Iterator[_Other]:
             yield _Other(kind, name, trees, held, True)
         else:
             _unlink(path)
+
+
+def _sweep(directory: str, kind: Kind) -> None:
+    """Remove the claims of one kind that do not count any more."""
+    try:
+        for _one in _others(directory, kind):
+            pass  # any number of this kind may be there
+    except HostError:
+        pass  # one that cannot be opened stays, and the other kind says so
 
 
 def _read(fd: int) -> tuple[str, tuple[str, ...], str, tuple[tuple[int, str], ...]]:

@@ -46,7 +46,13 @@ def main(invocation: Invocation, state: str, home: str) -> int:
         return 0
     try:
         held = store.take(state, first, f"membrane {name}")
-    except store.InUse:
+    except store.InUse as error:
+        if name == "restore":
+            raise store.InUse(
+                "restore the checkpoint",
+                f"{error.cause}; a restore takes away the files that it works on, so nothing was restored",
+                fix=(f"end the command (membrane ps), then: membrane restore {first} {rest[0]}",),
+            ) from None
         if name not in ("checkpoint", "fork"):
             raise
         _beside(name, state, first, rest[0])

@@ -68,6 +68,33 @@ def test_what_a_holder_that_was_killed_left_counts_until_it_is_gone(trees: tuple
     assert left(changes) == []
 
 
+def test_what_does_not_count_any_more_is_removed_by_the_next_of_its_kind(trees: tuple[str, str]) -> None:
+    changes, root = trees
+    process = subprocess.Popen(["sleep", "60"])
+    try:
+        running = Claim(changes, "session", "running", (root,))
+        killed = Claim(changes, "session", "killed", (root,))
+        killed.keep_until([process.pid])
+        killed.leave()
+        for number in range(3):
+            Claim(changes, "session", f"dead{number}", (root,)).leave()
+        Claim(changes, "session", "s", (root,)).close()
+        assert sorted(left(changes)) == ["session-killed", "session-running"], "what counts stays"
+        running.close()
+    finally:
+        process.kill()
+        process.wait()
+    Claim(changes, "session", "s", (root,)).close()
+    assert left(changes) == []
+    os.mkdir(f"{root}/stage")
+    Claim(changes, "apply", "one", (root,), f"{root}/stage").leave()
+    Claim(changes, "apply", "two", (root,), f"{root}/other").close()
+    assert left(changes) == ["apply-stage"]
+    os.rmdir(f"{root}/stage")
+    Claim(changes, "apply", "two", (root,), f"{root}/other").close()
+    assert left(changes) == []
+
+
 def test_the_last_processes_of_a_session_that_was_killed_count(trees: tuple[str, str]) -> None:
     changes, root = trees
     process = subprocess.Popen(["sleep", "60"])

@@ -53,6 +53,10 @@ def test_checkpoint_fork_restore_discard(state: str, capsys: pytest.CaptureFixtu
         for words in (["checkpoint", "one", "b"], ["fork", "one", "two"], ["discard", "one"]):
             assert cli.main(words) == 78
             assert "in use by a run (session 6)" in capsys.readouterr().err
+        assert cli.main(["restore", "one", "a"]) == 78
+        said = capsys.readouterr().err
+        assert "in use by a run (session 6)" in said and "nothing was restored" in said
+        assert "try: end the command (membrane ps), then: membrane restore one a" in said
 
 
 @pytest.mark.parametrize("words", [["discard"], ["fork", "one"], ["restore", "one", "a", "b"], ["changes", "one"]])

@@ -70,6 +70,9 @@ def test_a_project_never_chooses_the_backend_without_namespaces() -> None:
         read("", "backend: landlock\n", trust_workspace=True)
     with pytest.raises(PolicyError, match=r"p\.yaml:1:10: backend: native is in force"):
         read("", "backend: auto\n", trust_workspace=True)
+    for weaker in ("auto", "landlock"):
+        with pytest.raises(PolicyError, match=r"p\.yaml:1:10: backend: docker is in force"):
+            read("backend: docker\n", f"backend: {weaker}\n", trust_workspace=True)
     assert read("backend: landlock\n").policy.backend == "landlock"  # the control
     assert read("backend: auto\n").policy.backend == "auto"
     assert read("backend: landlock\n", "backend: native\n").policy.backend == "native"

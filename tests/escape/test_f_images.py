@@ -206,3 +206,18 @@ def test_F118_a_joined_command_has_the_same_system(box: Box, system: bytes, tmp_
         running.stdin.close()
         assert running.wait(60) == 0
     assert images.prune(str(box.state)) == 1
+
+
+def test_F119_a_mount_has_its_place_among_the_trees_of_the_image(box: Box, system: bytes, tmp_path: Path) -> None:
+    """Also below a directory that is a link on the host; nothing is made in a layer, and what is beside it stays."""
+    layout = image(tmp_path / "image", system, Env=["PATH=/bin"])
+    extra = tmp_path / "extra"
+    extra.mkdir()
+    (extra / "file").write_text("mounted\n")
+    box.policy(presets=[])
+    options = (f"--image=oci:{layout}", f"--mount={extra}:/bin/deep/place")
+    done = box.run("sh", "-c", "cat /bin/deep/place/file; touch /bin/new /bin/deep/new 2>&1", options=options)
+    lines = done.stdout.splitlines()
+    assert lines[0] == "mounted" and len(lines) == 3, done
+    assert all("Read-only file system" in line for line in lines[1:]), done
+    assert not list((box.state / "images" / "layers").glob("*/bin/deep"))

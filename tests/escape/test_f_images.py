@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from escape_box import Box
+from escape_box import MEMBRANE, Box
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "unit" / "host"))
 from image_layout import archive, image, layer
@@ -170,3 +170,54 @@ def test_F116_a_project_takes_no_image_without_approval(box: Box, system: bytes,
     refused = box.run("sh", "-c", "echo ran")
     assert refused.returncode == 78 and "image" in refused.stderr and "ran" not in refused.stdout, "\n".join(refused)
     assert "ran" in box.run("sh", "-c", "echo ran", options=("--trust-workspace",)).stdout
+
+
+def test_F117_where_requests_are_inspected_the_bundles_of_the_image_have_the_sessions_authority(
+    box: Box, system: bytes, tmp_path: Path
+) -> None:
+    """At the places of the image's distribution, also over a link; without inspection they are its own."""
+    own = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
+    bundle, link = "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/certs/ca-certificates.crt"
+    layout = image(tmp_path / "image", system, layer((bundle[1:], own.encode()), (link[1:], bundle)), Env=["PATH=/bin"])
+    options = (f"--image=oci:{layout}",)
+    box.policy(presets=[])
+    assert box.run("cat", bundle, link, options=options).stdout == own * 2
+    inspecting = (*options, "--allow=https://api.example.com/v1/")
+    for path in (bundle, link, "/run/.membrane/certificates.pem"):
+        found = box.run("cat", path, options=inspecting).stdout
+        assert found.startswith(own) and found.count("BEGIN CERTIFICATE") == 2, (path, found)
+
+
+def test_F118_a_joined_command_has_the_same_system(box: Box, system: bytes, tmp_path: Path) -> None:
+    """``membrane exec`` into a run whose image was removed meanwhile: it is there until the end."""
+    layout = image(tmp_path / "image", system, layer(("opt/mark", b"of the image\n")), Env=["PATH=/bin"])
+    box.policy(presets=[])
+    reference = f"oci:{layout}"
+    with box.start("sh", "-c", "echo ready; read line", options=(f"--image={reference}",)) as running:
+        assert running.stdin is not None and running.stdout is not None
+        assert running.stdout.readline() == "ready\n"
+        images.remove(str(box.state), reference)
+        words = [*MEMBRANE, "exec", str(box.workspace), "--", "cat", "/opt/mark"]
+        joined = subprocess.run(
+            words, cwd=box.workspace, env=box.environment, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert joined.stdout == "of the image\n", joined
+        running.stdin.write("\n")
+        running.stdin.close()
+        assert running.wait(60) == 0
+    assert images.prune(str(box.state)) == 1
+
+
+def test_F119_a_mount_has_its_place_among_the_trees_of_the_image(box: Box, system: bytes, tmp_path: Path) -> None:
+    """Also below a directory that is a link on the host; nothing is made in a layer, and what is beside it stays."""
+    layout = image(tmp_path / "image", system, Env=["PATH=/bin"])
+    extra = tmp_path / "extra"
+    extra.mkdir()
+    (extra / "file").write_text("mounted\n")
+    box.policy(presets=[])
+    options = (f"--image=oci:{layout}", f"--mount={extra}:/bin/deep/place")
+    done = box.run("sh", "-c", "cat /bin/deep/place/file; touch /bin/new /bin/deep/new 2>&1", options=options)
+    lines = done.stdout.splitlines()
+    assert lines[0] == "mounted" and len(lines) == 3, done
+    assert all("Read-only file system" in line for line in lines[1:]), done
+    assert not list((box.state / "images" / "layers").glob("*/bin/deep"))

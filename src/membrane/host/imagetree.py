@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     Kind: TypeAlias = Literal["", "directory", "file", "link"]
 
 MOST_TREES = 500  # trees of one view: each is a mount
+MOST_SOURCES = 800  # directories of all their layers: each is a descriptor while the view is built
 MOST_LINKS = 40  # as the kernel follows them (path_resolution(7))
 _OPAQUE = "user.overlay.opaque"
 
@@ -103,6 +104,10 @@ class Tree:
         """
         out: list[ImageTree] = []
         self._expand("", self._top, own, whole, out)
+        count = sum(len(each.sources) for each in out)
+        if count > MOST_SOURCES:
+            cause = f"its layers are to be put together {count} times, of at most {MOST_SOURCES}"
+            raise BadImage(cause, "/", "make an image with fewer layers (podman build --squash-all)")
         return out
 
     def _expand(

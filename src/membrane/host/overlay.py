@@ -117,4 +117,5 @@ def why(cause: str, number: int, target: str, layer: str) -> CannotOverlay:
         cause = f"{cause} (changes are kept on {kind or 'no file system'}; overlayfs needs one with user extended "
         cause += "attributes, and a workspace below which nothing is mounted)"
         fix = ("set MEMBRANE_HOME to a directory on ext4, xfs, btrfs or tmpfs (tmpfs: Linux 6.6 and later)",)
-    return CannotOverlay(OVERLAY, cause, target=target, fix=(*fix, "use the workspace live: --live"))
+    instead = "use the workspace live: --live" if layer else "leave --image out"
+    return CannotOverlay(OVERLAY, cause, target=target, fix=(*fix, instead))

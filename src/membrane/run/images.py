@@ -216,6 +216,7 @@ def shown(policy: Policy, facts: HostFacts) -> HostFacts:
     if not bundle:
         bundle = next((os.path.realpath(path) for path in mounts.BUNDLES if os.path.exists(path)), "")
     shell = "/bin/bash" if tree.find("/bin/bash")[1] == "file" else "/bin/sh"
+    facts = facts.replace(existing=frozenset(existing), links=tuple(links))  # by which the places below are found
     image = ImageFacts(
         reference=policy.image,
         digest=kept.digest,
@@ -231,7 +232,7 @@ def shown(policy: Policy, facts: HostFacts) -> HostFacts:
         group=_file(tree, "/etc/group"),
         bundle=bundle,
     )
-    return facts.replace(image=image, existing=frozenset(existing), links=tuple(links))
+    return facts.replace(image=image)
 
 
 def _file(tree: Tree, path: str) -> bytes:

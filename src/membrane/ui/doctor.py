@@ -40,7 +40,7 @@ SUBSTITUTES = {
     ("native", "TPROXY"): "connections are redirected by DNAT or taken by address",
     ("native", "DNAT"): "connections are redirected by TPROXY or taken by address",
     ("native", "nftables"): "connections are taken by address",
-    ("native", "overlayfs"): "workspaces are live, and cannot be reviewed",
+    ("native", "overlayfs"): "workspaces are live, and cannot be reviewed; no --image",
     ("native", "Landlock"): "the mount namespace is the only barrier for files",
     ("native", "seccomp notify"): "no record of files and processes without eBPF",
     ("native", "private kuid range"): "the command runs as uid 0 itself",

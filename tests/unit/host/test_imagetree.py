@@ -71,3 +71,16 @@ def test_too_many_trees_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadImage, match="more than 500 mounts"):
         found.trees(("/home/me",), ())
     assert len(found.trees((), ())) == 1
+
+
+def test_too_many_descriptors_are_refused(tmp_path: Path) -> None:
+    names = [(f"d{number}/x", b"") for number in range(50)]
+    found = tree(tmp_path, *(layer(*names, (f"mark{each}", b"")) for each in range(16)))
+    with pytest.raises(BadImage, match="put together"):
+        found.trees((), ())
+    assert len(tree_of_fewer(tmp_path / "fewer", names)) == 51
+
+
+def tree_of_fewer(place: Path, names: list[tuple[str, bytes]]) -> list[object]:
+    place.mkdir()
+    return list(tree(place, layer(*names, ("mark", b""))).trees((), ()))

@@ -10,7 +10,8 @@ begin with "# ", which ``git apply`` passes over.
 
 For a terminal each line is escaped, so that no content steers it and no two lines look the same (``shown``).
 
-Bounds: what is compared line by line, and what is put into a patch at all; beyond them a change is named in the head.
+Bounds: what is compared line by line, and what is put into a patch at all, of one file and of all; beyond them a change
+is named in the head.  A patch of some names only (``membrane diff NAME PATH``) has the rest.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 LARGEST_TEXT = 8 << 20  # bytes of a file that is compared line by line
 LARGEST = 64 << 20  # bytes of a file that comes into a patch
+MOST = 512 << 20  # bytes of all files, before and after, that are read for a patch
 _LOOKED_AT = 8000  # bytes in which a NUL makes a content binary (xdiff-interface.c, FIRST_FEW_BYTES)
 _LINE = 52  # bytes of a line of a binary patch
 _NAMED = {7: b"a", 8: b"b", 9: b"t", 10: b"n", 11: b"v", 12: b"f", 13: b"r", 34: b'"', 92: b"\\"}
@@ -73,7 +75,10 @@ def quoted(path: str, prefix: str = "") -> bytes:
 def patch(copy: Copy, changes: Iterable[Change]) -> Iterator[bytes]:
     """The patch, in pieces of whole lines."""
     changes = list(changes)
-    parts = [_Part(copy, change) for change in changes]
+    left, parts = MOST, []
+    for change in changes:
+        parts.append(_Part(copy, change, left))
+        left -= parts[-1].size
     for part in parts:
         for note in part.notes:
             yield b"# " + note + b"\n"
@@ -84,8 +89,9 @@ def patch(copy: Copy, changes: Iterable[Change]) -> Iterator[bytes]:
 class _Part:
     """What one change becomes."""
 
-    def __init__(self, copy: Copy, change: Change) -> None:
+    def __init__(self, copy: Copy, change: Change, left: int) -> None:
         self._copy, self.change = copy, change
+        self.size = 0  # bytes that are read for it, of the ``left`` ones
         self.notes: list[bytes] = []
         before, after = change.before, change.after
         name = quoted(change.path)
@@ -104,6 +110,13 @@ class _Part:
         if large and (change.content or change.kind == "renamed"):
             self.notes.append(b"file of %d bytes, %s: %s" % (large[0].size, change.kind.encode(), name))
             return
+        size = sum(side.size for side in sides if side.what == "file") if change.content else 0
+        if size > left:
+            self.notes.append(
+                b"beyond the %d bytes that are read for a patch, %s: %s" % (MOST, change.kind.encode(), name)
+            )
+            return
+        self.size = size
         self.left_out = False
         if after is not None and after.what == "directory":
             if change.kind in ("added", "type"):

@@ -260,3 +260,20 @@ def test_git_makes_of_the_patch_what_the_command_saw(before: dict[str, bytes], a
         for name in before.keys() - after.keys():
             workspace.delete(name)
         check(workspace, wanted)
+
+
+def test_all_files_of_a_patch_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What goes beyond is named at the top, and what is small comes all the same."""
+    workspace = Workspace(tmp_path / "w")
+    workspace.begin()
+    for name, size in (("a", 60), ("b", 60), ("c", 30)):
+        workspace.write(name, "x" * (size - 1) + "\n")
+    with workspace.copy() as copy:
+        changes = copy.changes()
+        whole = b"".join(diff.patch(copy, changes))
+        assert all(b"+++ b/%s\n" % name in whole for name in (b"a", b"b", b"c"))
+        monkeypatch.setattr(diff, "MOST", 100)
+        text = b"".join(diff.patch(copy, changes))
+        assert text.startswith(b"# beyond the 100 bytes that are read for a patch, added: b\n")
+        assert b"+++ b/a\n" in text and b"+++ b/c\n" in text and b"+++ b/b\n" not in text
+        assert b"+++ b/b\n" in b"".join(diff.patch(copy, [change for change in changes if change.path == "b"]))

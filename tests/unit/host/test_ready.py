@@ -60,3 +60,22 @@ def test_one_descriptor_in_both(pipe: tuple[int, int]) -> None:
 def test_select_takes_no_such_number() -> None:
     with pytest.raises(ValueError, match="out of range"):
         select.select([1100], [], [], 0)
+
+
+def test_where_no_descriptor_is_allowed_any_more() -> None:
+    """A command of the same pid namespace can set that for each process of its user (prlimit(2))."""
+    read, write = os.pipe2(os.O_CLOEXEC)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    poll = select.poll()
+    poll.register(read, select.POLLIN)
+    os.write(write, b"x")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        with pytest.raises(OSError, match="Invalid argument"):
+            poll.poll(0)
+        assert ready((read,), (write,)) == ({read}, {write})
+        assert ready((write,), seconds=0) == (set(), set())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        os.close(read)
+        os.close(write)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -91,6 +93,25 @@ def test_a_linked_worktree_shows_nothing_of_its_siblings(box: Box) -> None:
     assert done.stderr.count("No such file or directory") == 2
     assert "Read-only file system" in done.stderr
     assert (common / "worktrees/sibling/HEAD").read_text() == "ref: refs/heads/two\n"
+
+
+def test_a_person_adds_a_worktree_while_the_command_runs(box: Box) -> None:
+    """It is one as any other: nothing of it is taken away, and the next sandbox is in it."""
+    made = repository(box)
+    script = "touch started; until [ -e ../main/stop ]; do sleep 0.02; done; git worktree list | wc -l; rm started stop"
+    with box.popen("--", "sh", "-c", script, cwd=made, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        while not (made / "started").exists():
+            assert running.poll() is None
+            time.sleep(0.01)
+        git(box, made, "worktree", "add", "-q", "../beside", "-b", "beside")
+        (made / "stop").touch()
+        out, err = running.communicate(timeout=60)
+    assert (running.returncode, out) == (0, b"2\n"), err
+    assert err == b""
+    beside = box.home / "beside"
+    assert (made / ".git/worktrees/beside/gitdir").read_text() == f"{beside}/.git\n"
+    assert git(box, beside, "status", "--porcelain") == ""
+    assert box.run("--", "git", "status", "--porcelain", cwd=beside).stdout == ""
 
 
 def test_a_planted_pointer_shows_no_repository(box: Box) -> None:

@@ -110,7 +110,8 @@ ROWS = (
         "settings that cannot make git run anything"),
     Row("branches", ("git",), "held", "init, from its template", "git-fetch(1), REMOTES", "empty"),
     Row("commondir", ("linked",), "held", "worktree add", _LAYOUT, "the repository that holds it"),
-    Row("gitdir", ("linked",), "held", "worktree add", _LAYOUT, "a worktree of this workspace"),
+    Row("gitdir", ("linked",), "held", "worktree add", _LAYOUT,
+        "a worktree of this workspace, or one outside that leads back"),
     Row("attributes", ("info",), "held", "users", "gitattributes(5)", "empty"),
     # places
     Row("info", _TOP, "place", "init", _LAYOUT),

@@ -35,6 +35,7 @@ from ..policy.model import PathAccess
 from .beside import seen
 from .judge import (
     LONGEST_PATH,
+    UNANSWERED,
     Holder,
     is_only_for_now,
     judge,
@@ -68,7 +69,8 @@ MOST_WAITING = 65_536  # names that wait for their judgement before the command 
 MOST_UNWATCHED = 4_096  # benign names whose writes are not reported; one more is not benign
 MOST_KEPT = 1_000  # names of tools in new repositories that are reported at the end
 AGAIN = 0.02  # seconds between two looks at names that may be written to unseen
-PATIENCE = 1.0  # seconds that a process may hold a protected name open for writing
+PATIENCE = 1.0  # seconds that a process may hold a protected name open for writing, or git makes a worktree
+MOST_UNANSWERED = 64  # worktrees that are being made outside
 SETTLED = 100_000_000  # ns after which a change of a file shows in its times
 IN_TURNS = 0.05  # share of the time for names that cannot be watched
 LONGEST_END = 10.0  # seconds for the final sweep; what was not looked at by then is said, and the run fails
@@ -120,6 +122,7 @@ class Guard(Holder, Watching):
         self._judged = ""  # the name that is looked at, and
         self._since = 0.0  # since when it is known to be open for writing
         self._written: dict[str, float] = {}  # benign names that a process has open for writing: since when
+        self._unanswered: dict[str, float] = {}  # links to worktrees outside that do not lead back yet: since when
         self._unwatched: dict[str, None] = {}  # benign names whose writes are not reported
         self._again_at = 0.0  # time.monotonic(); 0: nothing is to be looked at again
         self._returns: dict[str, int] = {}  # how often a name was put aside, and
@@ -239,7 +242,7 @@ class Guard(Holder, Watching):
     def _look_again(self, until: float) -> None:
         """At names that may be written unseen: all that are open for writing wait anew, the others take turns."""
         began = time.monotonic()
-        self._waiting.update(dict.fromkeys(self._written))
+        self._waiting.update(dict.fromkeys((*self._written, *self._unanswered)))
         for path in list(self._unwatched):
             del self._unwatched[path]  # it comes back as the last one
             self._judge(path)
@@ -247,14 +250,14 @@ class Guard(Holder, Watching):
                 break
         now = time.monotonic()
         self._again_at = 0.0
-        if self._written:
+        if self._written or self._unanswered:
             self._again_at = now + AGAIN
         elif self._unwatched:
             self._again_at = now + max(AGAIN, (now - began) / IN_TURNS)
 
     def _judge(self, path: str) -> None:
         self._judged = path
-        self._since = self._written.pop(path, 0.0)
+        self._since, since = self._written.pop(path, 0.0), self._unanswered.pop(path, 0.0)
         if path in self._beside:
             like = self._is_right_beside(path, self._beside[path])
             if like is None:
@@ -283,10 +286,25 @@ class Guard(Holder, Watching):
             why = "it cannot be looked at"  # and so it is not benign
         if not why and self._ended and is_only_for_now(self._root_fd, path):
             why = "it is not needed any more"
+        if why == UNANSWERED and self._may_be_answered(path, since):
+            return
         if why:
             self._put_aside(path)
         elif not there and tree_row(path) is not None:
             self._report_refusal(path)  # it was there for a moment, and nothing that it could have held is benign
+
+    def _may_be_answered(self, path: str, since: float) -> bool:
+        """Is a worktree outside, of which there is no ``.git`` file yet, waited for?
+
+        Args:
+            since: when it was looked at first; 0: now.
+        """
+        now = time.monotonic()
+        if self._ended or len(self._unanswered) >= MOST_UNANSWERED or (since and now - since > PATIENCE):
+            return False
+        self._unanswered[path] = since or now
+        self._again_at = self._again_at or now + AGAIN
+        return True
 
     def _look_beside(self, names: Iterable[str]) -> list[str]:
         """Those of the names that lie in what is a work tree now; they are judged as such from now on."""

@@ -56,6 +56,9 @@ LARGEST_COPY = 16 << 20  # bytes that quarantine copies across file systems
 MOST_COPIED = 1_000  # names that quarantine copies across file systems
 DEEPEST_COPY = 64  # directory levels that quarantine copies across file systems
 LONGEST_PATH = 4096  # bytes: PATH_MAX
+# Of a worktree that lies outside: refused; and so for now, as git makes its ``.git`` file a moment later.
+LEADS_OUT = "it leads to something else than a worktree of this repository"
+UNANSWERED = "the worktree that it leads to does not lead back"
 MOST_LISTED = 2_000  # names of a directory that are compared with those of a repository
 LONGEST_KEPT = 200  # bytes of a name that it keeps when it is put aside (NAME_MAX is 255)
 MOST_UNMADE = 16  # components of a pointer's target that need not be there yet
@@ -419,12 +422,59 @@ def _judge_commondir(root_fd: int, path: str, text: str) -> str:
 
 
 def _judge_backlink(root_fd: int, path: str, text: str) -> str:
-    """``worktrees/NAME/gitdir``: the ``.git`` file of the worktree, in this workspace."""
+    """``worktrees/NAME/gitdir``: the ``.git`` file of the worktree, in this workspace, or one that leads back here."""
     parts = path.split("/")
-    place = _normal(_parent(path), text.removesuffix("\n"), _own_path(root_fd))
-    if len(parts) < 4 or fold(parts[-3]) != "worktrees" or not place or place.rpartition("/")[2] != ".git":
+    target = text.removesuffix("\n")
+    place = _normal(_parent(path), target, _own_path(root_fd))
+    if len(parts) < 4 or fold(parts[-3]) != "worktrees":
+        return "it leads to something else than a worktree of this workspace"
+    if not place:
+        return _judge_outer_worktree(_own_path(root_fd).rstrip("/"), _parent(path), target)
+    if place.rpartition("/")[2] != ".git":
         return "it leads to something else than a worktree of this workspace"
     return "" if _is_tree(_parent(place)) else "it leads into a git directory"
+
+
+def _judge_outer_worktree(top: str, directory: str, target: str) -> str:
+    """The ``.git`` file of a worktree that the person adds beside the workspace while the command runs.
+
+    It says by itself that it belongs to ``directory`` (gitrepository-layout(5), "gitdir: PATH").  The command cannot
+    make that file: git outside then does no more with it than with any other worktree of this repository.
+
+    Args:
+        top: the workspace, absolute.
+        directory: ``worktrees/NAME``, relative to it.
+    """
+    own = f"{top}/{directory}"
+    if len(target) > LONGEST_PATH or "\n" in target or "\0" in target:
+        return LEADS_OUT
+    place = os.path.normpath(target if target.startswith("/") else f"{own}/{target}")
+    if not place.endswith("/.git") or place.startswith(f"{top}/"):
+        return LEADS_OUT
+    root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISDIR(_stat(root, place[1:].removesuffix("/.git") or ".").st_mode):
+            return LEADS_OUT
+        try:
+            fd = open_file(root, place[1:])
+        except FileNotFoundError:
+            return UNANSWERED
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                return LEADS_OUT
+            line = read_bounded(fd, LONGEST_PATH + 16).decode("utf-8", "surrogateescape").removesuffix("\n")
+        finally:
+            os.close(fd)
+    except OSError:
+        return LEADS_OUT
+    finally:
+        os.close(root)
+    if not line:
+        return UNANSWERED  # it is being written
+    back = line.removeprefix("gitdir: ")
+    if back == line or os.path.normpath(back if back.startswith("/") else f"{_parent(place)}/{back}") != own:
+        return LEADS_OUT
+    return ""
 
 
 def _judge_pointer(root_fd: int, path: str, text: str) -> str:

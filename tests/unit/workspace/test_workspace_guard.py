@@ -82,6 +82,26 @@ def test_a_bad_name_is_put_aside_at_once_and_moved_out_at_the_end(world: World) 
     assert list(config.parent.iterdir()) == [] and guard.left == []
 
 
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_worktree_that_is_made_outside_is_waited_for(world: World, tmp_path: Path, answered: bool) -> None:
+    """git(1) writes the link to it first, and the file that leads back a moment later."""
+    outside = tmp_path / "tree"
+    outside.mkdir()
+    world.start()
+    own = world.root / "n" / ".git" / "worktrees" / "w"
+    own.mkdir(parents=True)
+    (own / "gitdir").write_text(f"{outside}/.git\n")
+    world.serve(lambda: bool(world.guard._unanswered))
+    assert (own / "gitdir").exists() and world.guard.timeout() is not None
+    if answered:
+        (outside / ".git").write_text(f"gitdir: {own}\n")
+    world.serve(lambda: not world.guard._unanswered and world.guard.timeout() is None)
+    assert (own / "gitdir").exists() is answered
+    assert world.refused() == ([] if answered else ["n/.git/worktrees/w/gitdir"])
+    world.guard.finish()
+    assert bool(world.guard.moved) is not answered
+
+
 def test_what_is_benign_stays_until_it_is_written(world: World) -> None:
     world.start()
     config = world.root / "n" / ".git" / "config"

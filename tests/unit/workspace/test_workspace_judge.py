@@ -404,6 +404,46 @@ def test_the_back_link_of_a_worktree_stays_inside(workspace: Path, root_fd: int,
     assert bool(judge(root_fd, ".git/worktrees/w/gitdir")) is (text != "../../../.git\n")
 
 
+@pytest.mark.parametrize("relative", [False, True])
+@pytest.mark.needs_tool("git")
+def test_the_back_link_of_a_worktree_outside_is_that_of_one_that_leads_back(
+    workspace: Path, root_fd: int, tmp_path: Path, relative: bool
+) -> None:
+    """A person adds one while the command runs; nothing else that lies outside can be named."""
+    outside = tmp_path / "outside tree"
+    outside.mkdir()
+    own = workspace / ".git" / "worktrees" / "w"
+    own.mkdir(parents=True)
+    pointer = outside / ".git"
+    (own / "gitdir").write_text(f"{os.path.relpath(pointer, own) if relative else pointer}\n")
+
+    def judged() -> str:
+        return judge(root_fd, ".git/worktrees/w/gitdir")
+
+    assert judged() == judge_module.UNANSWERED
+    pointer.write_text("")
+    assert judged() == judge_module.UNANSWERED
+    pointer.write_text(f"gitdir: {os.path.relpath(own, outside) if relative else own}\n")
+    assert judged() == ""  # the control: what git makes
+    for text in (f"gitdir: {own}/x\n", f"gitdir: {own.parent}\n", f"{own}\n", f"gitdir: {own}\nx\n", "x" * 10_000):
+        pointer.write_text(text)
+        assert judged() == judge_module.LEADS_OUT, text
+    pointer.unlink()
+    real = outside / "real"
+    real.write_text(f"gitdir: {own}\n")
+    pointer.symlink_to("real")
+    assert judged() == judge_module.LEADS_OUT
+    pointer.unlink()
+    os.mkfifo(pointer)
+    assert judged() == judge_module.LEADS_OUT
+    pointer.unlink()
+    pointer.mkdir()
+    assert judged() == judge_module.LEADS_OUT
+    for text in ("/\n", "/.git\n", "/nonexistent/w/.git\n", f"{real}\n", f"{outside}/\n", f"{pointer}\nx\n"):
+        (own / "gitdir").write_text(text)
+        assert judged() in (judge_module.LEADS_OUT, judge_module.UNANSWERED if text == "/.git\n" else "x"), text
+
+
 @pytest.mark.parametrize(
     ("text", "benign"),
     [

@@ -12,6 +12,7 @@ A test may be left out for two reasons only, and both are written as a marker:
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import gc
 import os
@@ -69,6 +70,8 @@ def pytest_configure(config: pytest.Config) -> None:
         "needs_tool(program): deselected where the program is not installed",
         "as_root: about a caller who is root; deselected otherwise",
         "as_user: about a caller who is not root; deselected otherwise",
+        "floods: fills queues of the machine; it waits for tests that are not_beside_floods, in whichever worker",
+        "not_beside_floods: needs room in those queues; one such test runs at a time",
     ):
         config.addinivalue_line("markers", line)
 
@@ -125,6 +128,22 @@ def _directories_above_keep_their_modes(tmp_path_factory: pytest.TempPathFactory
     before = [(each, each.stat().st_mode) for each in base.parents]
     yield
     assert [(each, each.stat().st_mode) for each in base.parents] == before
+
+
+@pytest.fixture(autouse=True)
+def _floods_and_others_take_turns(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """xdist's groups would need one worker for all of them."""
+    floods = request.node.get_closest_marker("floods") is not None
+    if not floods and request.node.get_closest_marker("not_beside_floods") is None:
+        yield
+        return
+    base = tmp_path_factory.getbasetemp()
+    place = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base  # of all workers
+    with open(place / "floods.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH if floods else fcntl.LOCK_EX)
+        yield
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

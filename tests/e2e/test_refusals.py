@@ -96,6 +96,7 @@ print(outside.recv(9).decode())
     assert {json.loads(line)["process"]["name"] for line in shown} == {"python3"}
 
 
+@pytest.mark.floods
 def test_a_flood_of_refusals_is_counted(box: Box) -> None:
     """Exactly, though copies find no room: the kernel counts what it drops."""
     script = """

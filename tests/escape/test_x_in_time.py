@@ -30,7 +30,7 @@ OTHER_ENDS = (
     "looking for protected names took longer than",
 )
 FLOODED = 1.0  # seconds of flood before the signal
-pytestmark = pytest.mark.xdist_group("floods")  # one at a time, and not beside what they would starve
+pytestmark = pytest.mark.floods
 
 BEGIN = r"""
 import os, signal, socket, sys, threading, time

@@ -27,8 +27,8 @@ FOREIGN_V4 = ("203.0.113.9", "169.254.169.254", "10.1.2.3", "198.18.0.7", "100.1
 FOREIGN_V6 = ("2001:db8::7", "fd00:ec2::254", "64:ff9b::a9fe:a9fe", "fd00:6d65:6d62:1::5", "fe80::1%lo")
 GROUPS = ("224.0.0.1", "224.0.0.251", "239.1.2.3", "255.255.255.255", "ff02::1%lo", "ff02::fb%lo", "ff0e::1")
 
-# Not beside a flood: received packets wait in one queue for each processor of the machine (netdev_max_backlog).
-pytestmark = pytest.mark.xdist_group("floods")
+# Received packets wait in one queue for each processor of the machine (netdev_max_backlog): a flood loses all others.
+pytestmark = pytest.mark.not_beside_floods
 
 PATIENCE = 10  # seconds of a call that succeeds at once, on a machine that is busy with something else
 

@@ -242,6 +242,7 @@ def test_a_network_process_that_is_killed_in_the_middle_leaves_no_whole_record(b
     assert run.stdout
     assert run.stdout.readline() == b"up\n"
     os.kill(network_process(run.pid), signal.SIGKILL)
+    run.wait(timeout=30)  # before stdin is closed, at which the command ends by itself
     _out, errors = run.communicate(timeout=30)
     assert run.returncode == 125 and b"the gateway died" in errors
     assert last(box)["incomplete"] == ["network: it was killed by signal 9"]

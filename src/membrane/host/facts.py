@@ -98,6 +98,14 @@ def mount_point(field: bytes) -> str:
     return os.fsdecode(head + b"".join(bytes([int(part[:3], 8)]) + part[3:] for part in rest))
 
 
+def mount_point_field(path: str) -> bytes:
+    """The reverse of ``mount_point``: what fs/proc_namespace.c (show_mountinfo) writes for a path."""
+    field = os.fsencode(path).replace(b"\\", b"\\134")
+    for char in b" \t\n":
+        field = field.replace(bytes([char]), b"\\%03o" % char)
+    return field
+
+
 def can_shift_ids(trees: Iterable[str]) -> bool:
     """Can a root caller's sandbox have a private range of kernel ids, with ``trees`` mounted by an id map?
 

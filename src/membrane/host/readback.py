@@ -14,7 +14,7 @@ import os
 from ..errors import HostError
 from ..events import Binding
 from ..plan.model import Overlay
-from .facts import mount_point
+from .facts import mount_point_field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -146,9 +146,11 @@ def _mounted(pid: int, places: set[str]) -> dict[str, str]:
     """The types of the file systems that were mounted last at ``places``, as the process sees it."""
     kinds = {}
     with open(f"/proc/{pid}/mountinfo", "rb") as table:
-        for line in table:
-            fields = line.split()
-            place = mount_point(fields[4])
-            if place in places:
-                kinds[place] = fields[fields.index(b"-") + 1].decode("ascii", "replace")
+        lines = table.read().splitlines()
+    # Each start of a command waits for this: fields are compared as they are, in tables of a hundred lines and more.
+    wanted = {mount_point_field(place): place for place in places}
+    for line in lines:
+        place = wanted.get(line.split(b" ", 5)[4])
+        if place is not None:
+            kinds[place] = line.partition(b" - ")[2].split(b" ", 1)[0].decode("ascii", "replace")
     return kinds

@@ -11,7 +11,15 @@ from pathlib import Path
 import pytest
 
 from membrane.errors import HostError
-from membrane.host.facts import gather, git_root, home_dir, in_initial_user_namespace, mount_point, state_dir
+from membrane.host.facts import (
+    gather,
+    git_root,
+    home_dir,
+    in_initial_user_namespace,
+    mount_point,
+    mount_point_field,
+    state_dir,
+)
 
 
 @pytest.fixture
@@ -142,4 +150,4 @@ def test_root_of_a_user_namespace_is_not_root_of_the_machine() -> None:
     [(b"/a", "/a"), (rb"/a\040b", "/a b"), (rb"/\134x", r"/\x"), (rb"/n\012l\011", "/n\nl\t"), (b"/\xff", "/\udcff")],
 )
 def test_a_mount_point_is_read_as_the_kernel_writes_it(field: bytes, path: str) -> None:
-    assert mount_point(field) == path
+    assert mount_point(field) == path and mount_point_field(path) == field

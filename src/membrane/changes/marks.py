@@ -4,13 +4,15 @@ Theory of operation
 -------------------
 A checkpoint is made by the process that asks for it: the program that the sandbox belongs to, or ``membrane
 checkpoint`` beside a run (``store.beside``).  Both replace the set's file by a rename, which inotify(7) reports to the
-supervisor; what is new in it becomes an event.
+supervisor; what is new in it becomes an event.  Its time is that of the checkpoint: the processes of the sandbox go on
+as soon as that is made, and may have done something before the supervisor gets to it.
 """
 
 from __future__ import annotations
 
 import os
 
+from .. import clock
 from ..errors import MembraneError
 from ..events import CheckpointMade
 from ..host.syscalls import inotify_add_watch, inotify_init
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 _IN_MOVED_TO = 0x80  # inotify(7)
 _READ = 1 << 16
+_LATEST = 60_000_000_000  # ns that a report may be late; more says that the clock of the machine was set meanwhile
 
 
 class Marks:
@@ -31,13 +34,13 @@ class Marks:
 
     Args:
         held: the set, locked.
-        report: is called with each event.
+        report: is called with each event and its time, in ns since the epoch by ``clock``.
 
     Raises:
         OSError: there is no inotify(7) instance left.
     """
 
-    def __init__(self, held: Held, report: Callable[[Event], object]) -> None:
+    def __init__(self, held: Held, report: Callable[[Event, int], object]) -> None:
         self._held, self._report = held, report
         self._known = {(each.label, each.made) for each in held.meta.checkpoints}
         self.fd = inotify_init()
@@ -60,7 +63,9 @@ class Marks:
         for each in self._held.meta.checkpoints:
             if (each.label, each.made) not in self._known:
                 self._known.add((each.label, each.made))
-                self._report(CheckpointMade(self._held.name, each.label))
+                now, made = clock.time_ns(), each.made - clock.was_set_by()
+                at = made if now - _LATEST <= made <= now else now
+                self._report(CheckpointMade(self._held.name, each.label), at)
 
     def close(self) -> None:
         """Stop; it may be called again."""

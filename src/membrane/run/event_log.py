@@ -126,14 +126,14 @@ class EventLog:
         """Is the events file read slower than they come?  ``flush`` is to be called again then."""
         return self._stream is not None and self._stream.waits
 
-    def add(self, event: Event) -> None:
-        """An event of the session itself."""
+    def add(self, event: Event, at: int = 0) -> None:
+        """An event of the session itself; ``at``: when it was, in ns since the epoch by ``clock``; 0: now."""
         if isinstance(event, AccessDenied):
             # Kept as the lines of the gateway are: escaped once.
             self._keep(event.replace(access=plain(event.access)))
         self._count(type(event).__name__)
         if self.wants_all:
-            data = encode(event, time=now(), session=self.session, seq=self.sequence)
+            data = encode(event, time=clock.iso(at) if at else now(), session=self.session, seq=self.sequence)
             self._take(json_text(data).encode() + b"\n", data, False)
             self.flush()
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import select
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from membrane import clock
 from membrane.changes import store
 from membrane.changes.marks import Marks
 from membrane.changes.store import Held
@@ -33,7 +35,7 @@ def test_each_new_checkpoint_is_reported_once(held: Held) -> None:
     another(held, "before")
     held.look_again()
     seen: list[Event] = []
-    marks = Marks(held, seen.append)
+    marks = Marks(held, lambda event, _at: seen.append(event))
     assert select.select([marks.fd], [], [], 0)[0] == [] and seen == []  # the control: nothing was made since
     another(held, "a")
     another(held, "b")
@@ -44,9 +46,34 @@ def test_each_new_checkpoint_is_reported_once(held: Held) -> None:
     marks.close()
 
 
+@pytest.mark.parametrize("ahead", [0, 3_600_000_000_000, -3_600_000_000_000])
+def test_its_time_is_when_it_was_made_and_not_when_it_is_seen(
+    held: Held, monkeypatch: pytest.MonkeyPatch, ahead: int
+) -> None:
+    """Also where the clock of the machine was set before, by which the set is stamped and the record is not."""
+    times: list[int] = []
+    marks = Marks(held, lambda _event, at: times.append(at))
+    wall = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: wall() + ahead)
+    before = clock.time_ns()
+    another(held, "a")
+    after = clock.time_ns()
+    while clock.time_ns() < after + 20_000_000:
+        pass  # the supervisor comes late
+    marks.look()
+    assert before - 1_000_000 <= times[0] <= after + 1_000_000
+    monkeypatch.setattr(time, "time_ns", lambda: wall() + ahead + 3_600_000_000_000)
+    another(held, "b")
+    monkeypatch.setattr(time, "time_ns", wall)  # set between the two: the time is unknown, and about now
+    before = clock.time_ns()
+    marks.look()
+    assert before - 1_000_000_000 <= times[1] <= clock.time_ns()
+    marks.close()
+
+
 def test_one_that_takes_the_place_of_another_is_a_new_one(held: Held) -> None:
     seen: list[Event] = []
-    marks = Marks(held, seen.append)
+    marks = Marks(held, lambda event, _at: seen.append(event))
     another(held, "a")
     marks.look()
     another(held, "a", replace=True)
@@ -57,7 +84,7 @@ def test_one_that_takes_the_place_of_another_is_a_new_one(held: Held) -> None:
 
 def test_a_set_that_is_gone_says_nothing_and_ends_nothing(held: Held) -> None:
     seen: list[Event] = []
-    marks = Marks(held, seen.append)
+    marks = Marks(held, lambda event, _at: seen.append(event))
     meta = Path(held.path, "meta")
     kept = meta.read_bytes()
     meta.write_bytes(b"no change set")

@@ -114,6 +114,45 @@ def test_a_person_adds_a_worktree_while_the_command_runs(box: Box) -> None:
     assert box.run("--", "git", "status", "--porcelain", cwd=beside).stdout == ""
 
 
+def test_a_worktree_that_was_added_meanwhile_runs_nothing_of_the_command(box: Box) -> None:
+    """Its git directory is the command's to write, and git in it outside goes by what is in there."""
+    made = repository(box)
+    ran = box.home / "ran"
+    plant = f"""
+cp -r .git/refs .git/objects .git/HEAD evil/; printf '[core]\\n\\tfsmonitor = "touch {ran}; false"\\n' > evil/config
+"""
+    redirect = "echo ../../../evil > .git/worktrees/beside/commondir"
+    attack = f"""
+mkdir evil; {plant}
+touch started; until [ -e stop ]; do sleep 0.02; done
+{redirect}
+echo "{box.home}/other/.git" > .git/worktrees/beside/gitdir
+cp evil/config .git/worktrees/beside/config; cp evil/config .git/worktrees/beside/config.worktree
+mkdir .git/worktrees/beside/hooks; printf '#!/bin/sh\\ntouch {ran}\\n' > .git/worktrees/beside/hooks/post-checkout
+chmod +x .git/worktrees/beside/hooks/post-checkout
+rm started stop
+"""
+    with box.popen("-q", "--", "sh", "-c", attack, cwd=made, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        while not (made / "started").exists():
+            assert running.poll() is None
+            time.sleep(0.01)
+        git(box, made, "worktree", "add", "-q", "../beside", "-b", "beside")
+        (made / "stop").touch()
+        running.communicate(timeout=60)
+    beside = box.home / "beside"
+    for words in (("status",), ("checkout", "-q", "-b", "new"), ("worktree", "list")):
+        box.outside("git", *words, cwd=beside)  # it may have lost its git directory; it must not run anything
+        assert not ran.exists(), words
+    git(box, made, "worktree", "prune")
+    assert not ran.exists()
+    # The control: what the command tried works where nobody stops it.
+    git(box, made, "worktree", "add", "-q", "--force", "../control", "-b", "control")
+    done = box.outside("sh", "-c", redirect.replace("beside", "control"), cwd=made)
+    assert done.returncode == 0, done
+    box.outside("git", "status", cwd=box.home / "control")
+    assert ran.exists()
+
+
 def test_a_planted_pointer_shows_no_repository(box: Box) -> None:
     """An archive that brings ``.git`` with "gitdir:" of somebody's repository gets nothing of it."""
     made = repository(box)

@@ -33,7 +33,7 @@ attempt("sendmsg", lambda: (two.sendto(b"x", ("127.0.0.1", 9)), two.sendmsg([b"x
 attempt("sendto6", lambda: six.sendto(b"x", (echo6, 125)))
 attempt("send", lambda: (connected.connect((echo4, 126)), connected.send(b"x")))
 attempt("icmp", lambda: udp(protocol=socket.IPPROTO_ICMP).sendto(b"\\x08" + bytes(7), (echo4, 0)))
-attempt("multicast", lambda: group.sendto(b"x", ("224.0.0.251", 5353)))
+attempt("broadcast", lambda: (group.setsockopt(1, 6, 1), group.sendto(b"x", ("255.255.255.255", 5353))))  # SO_BROADCAST
 attempt("fast", lambda: fast.sendto(b"x", FASTOPEN, (echo4, 80)))
 attempt("name", lambda: socket.gethostbyname("example.com"))  # answered after it has seen what came before
 print(json.dumps(told))
@@ -54,7 +54,7 @@ def test_every_refused_packet_is_told_with_who_sent_it(box: Box) -> None:
     box.allow("example.com")
     done = box.run("-q", "--", "python3", "-S", "-c", TRIES, OTHER4, OTHER6)
     told = json.loads(done.stdout)
-    kinds = ("sendto", "sendmsg", "sendto6", "send", "icmp", "multicast")
+    kinds = ("sendto", "sendmsg", "sendto6", "send", "icmp", "broadcast")
     assert {name: told[name] for name in kinds} == dict.fromkeys(kinds, PERMISSION), told
     found = refused(box)
     assert set(found) == {
@@ -63,12 +63,12 @@ def test_every_refused_packet_is_told_with_who_sent_it(box: Box) -> None:
         (OTHER6, 125, "udp"),
         (OTHER4, 126, "udp"),
         (OTHER4, 0, "icmp"),
-        ("224.0.0.251", 5353, "udp"),
+        ("255.255.255.255", 5353, "udp"),
         (OTHER4, 80, "tcp"),
     }
     assert {key: event["reason"] for key, event in found.items() if "relayed" in event["reason"]} == {
         (OTHER4, 0, "icmp"): "protocol not relayed",
-        ("224.0.0.251", 5353, "udp"): "protocol not relayed",
+        ("255.255.255.255", 5353, "udp"): "protocol not relayed",
     }
     nobody = [key for key, event in found.items() if (event["process"] or {}).get("name") != "python3"]
     assert nobody == []
@@ -77,20 +77,27 @@ def test_every_refused_packet_is_told_with_who_sent_it(box: Box) -> None:
 
 
 def test_what_is_carried_leaves_no_refusal(box: Box) -> None:
-    """Its own loopback, an opened port, a name that is allowed: the rules copy what they reject, and nothing else."""
+    """Its own loopback, a group of its own, an opened port, an allowed name: the rules copy only what they reject."""
     box.allow({"dest": "echo.test", "ports": ["5000/udp"]})
     script = """
 import socket
 inside = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 inside.bind(("127.0.0.1", 0))
 inside.sendto(b"x", inside.getsockname())
+group = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+group.bind(("", 5353))
+group.settimeout(10)
+group.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, socket.inet_aton("224.0.0.251") + bytes(4))
+inside = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+inside.sendto(b"who is there", ("224.0.0.251", 5353))
+print(group.recv(20).decode())
 outside = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 outside.settimeout(10)
 outside.sendto(b"hello", (socket.gethostbyname("echo.test"), 5000))
 print(outside.recv(9).decode())
 """
     done = box.run("-q", "--", "python3", "-S", "-c", script)
-    assert done.stdout == "hello\n", done
+    assert done.stdout == "who is there\nhello\n", done
     assert refused(box) == {}
     shown = box.run("trace", "show", "--json", "--kind", "dns").stdout.splitlines()
     assert {json.loads(line)["process"]["name"] for line in shown} == {"python3"}

@@ -25,7 +25,7 @@ SO_ORIGINAL_DST = 80
 IPPROTO_UDPLITE = 136
 FOREIGN_V4 = ("203.0.113.9", "169.254.169.254", "10.1.2.3", "198.18.0.7", "100.100.100.200")
 FOREIGN_V6 = ("2001:db8::7", "fd00:ec2::254", "64:ff9b::a9fe:a9fe", "fd00:6d65:6d62:1::5", "fe80::1%lo")
-GROUPS = ("224.0.0.1", "224.0.0.251", "239.1.2.3", "255.255.255.255", "ff02::1%lo", "ff02::fb%lo", "ff0e::1")
+GROUPS = ("224.0.0.1", "224.0.0.251", "239.1.2.3", "ff02::1%lo", "ff02::fb%lo", "ff0e::1")
 
 # Received packets wait in one queue for each processor of the machine (netdev_max_backlog): a flood loses all others.
 pytestmark = pytest.mark.not_beside_floods
@@ -312,34 +312,74 @@ def test_dns_to_any_resolver_is_answered_from_the_address_that_was_asked(mode: s
         assert asked == answered
 
 
+def joined(address: str, port: int) -> socket.socket:
+    """A socket of the command that is in the group."""
+    member = socket.socket(family_of(address), socket.SOCK_DGRAM)
+    member.settimeout(0.5)
+    member.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    group, _, _ = address.partition("%")
+    raw = socket.inet_pton(family_of(address), group)
+    if family_of(address) == socket.AF_INET:
+        member.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, raw + bytes(4))
+    else:
+        member.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, raw + struct.pack("I", 0))
+    member.bind(("", port))
+    return member
+
+
 @pytest.mark.parametrize("mode", ["tproxy", "dnat"])
-def test_multicast_and_broadcast_are_refused(mode: str) -> None:
+def test_multicast_stays_in_the_namespace(mode: str) -> None:
+    """A member of a group gets what is sent to it; none of our sockets does, on its own port either."""
+
+    def body() -> list[tuple[str, bytes, str]]:
+        network = Network(mode, udp_ports=(5353,))
+        rows = []
+        for address in GROUPS:
+            member = joined(address, 1900)
+            data, peer = again(partial(send_udp, address, 1900), partial(member.recvfrom, 100))
+            rows.append((address, data, peer[0]))
+            for port in (53, 5353):  # ours, on any address
+                send_udp(address, port)
+        assert socket.if_nameindex() == [(1, "lo")]
+        for role in ("dns4", "dns6", "udp4:5353", "udp6:5353"):
+            server = network.role(role)
+            server.setblocking(False)
+            assert outcome(partial(server.recv, 10)) == "EAGAIN", role
+        send_udp("203.0.113.9", 5353)  # control
+        assert network.role("udp4:5353").recv(10) == b"question"
+        return rows
+
+    rows = in_network(body)
+    assert len(rows) == len(GROUPS)
+    for address, data, peer in rows:
+        assert (data, peer) == (b"question", OWN_V6 if ":" in address else OWN_V4), address
+
+
+@pytest.mark.parametrize("mode", ["tproxy", "dnat"])
+def test_broadcast_and_what_else_goes_to_groups_is_refused(mode: str) -> None:
     def body() -> dict[str, tuple[str, bool]]:
         network = Network(mode, udp_ports=(5353,))
         rows = {}
-        for address in (
-            "224.0.0.1",
-            "224.0.0.251",
-            "239.1.2.3",
-            "255.255.255.255",
-            "ff02::1%lo",
-            "ff02::fb%lo",
-            "ff0e::1",
-        ):
+        for address in ("240.0.0.1", "255.255.255.255"):
             for port in (53, 5353, 9):
                 rows[f"udp {address} {port}"] = timed(partial(send_udp, address, port, broadcast=True))
+        members = [joined(address, 80) for address in GROUPS]
+        for address in (*GROUPS, "255.255.255.255"):
             rows[f"tcp {address}"] = timed(partial(connect, address, 80))
+            udplite = partial(send_udp, address, 80, protocol=IPPROTO_UDPLITE, broadcast=True)
+            rows[f"udplite {address}"] = timed(udplite)
         for role in ("dns4", "dns6", "udp4:5353", "udp6:5353", "tcp4", "tcp6", "tcp4-dnat", "tcp6-dnat"):
             if role in network.roles():
                 server = network.role(role)
                 server.setblocking(False)
                 take = server.accept if role.startswith("tcp") else lambda server=server: server.recv(10)
                 assert outcome(take) == "EAGAIN", role
+        del members
         send_udp("203.0.113.9", 5353)  # control
         assert network.role("udp4:5353").recv(10) == b"question"
         return rows
 
-    refusals = {"EPERM", "ENETUNREACH", "EACCES", "EADDRNOTAVAIL", "EINVAL"}
+    refusals = {"EPERM", "ENETUNREACH", "EACCES", "EADDRNOTAVAIL", "EINVAL", "EPROTONOSUPPORT"}
     for row, (result, fast) in in_network(body).items():
         assert fast and result in refusals, (row, result)
 
@@ -668,18 +708,21 @@ def test_any_refused_packet_is_copied_and_no_other() -> None:
             send_udp(address, 443)
             send_udp(address, 53)
             connect(address, 80)
+        for address in GROUPS:
+            send_udp(address, 5353)
         with pytest.raises(BlockingIOError):
             copies.recv(65536)
         for address, port, protocol in (
             ("203.0.113.9", 444, 0),
             ("2001:db8::7", 123, 0),
-            ("224.0.0.251", 5353, 0),
+            ("255.255.255.255", 5353, 0),
             ("203.0.113.9", 0, socket.IPPROTO_ICMP),
+            ("224.0.0.251", 0, socket.IPPROTO_ICMP),
         ):
             with pytest.raises(PermissionError):
-                send_udp(address, port, protocol=protocol) if not protocol else ping(address)
+                send_udp(address, port, broadcast=True) if not protocol else ping(address)
         seen = []
-        for _ in range(4):
+        for _ in range(5):
             found = refused.attributes(copies.recv(65536))
             assert 11 in found
             head = refused.heading(found[9])
@@ -692,8 +735,9 @@ def test_any_refused_packet_is_copied_and_no_other() -> None:
     assert in_network(body) == [
         (17, "203.0.113.9", "198.18.0.2", 444),
         (17, "2001:db8::7", "fd00:6d65:6d62::2", 123),
-        (17, "224.0.0.251", "198.18.0.2", 5353),
+        (17, "255.255.255.255", "198.18.0.2", 5353),
         (1, "203.0.113.9", "198.18.0.2", 0),
+        (1, "224.0.0.251", "198.18.0.2", 0),
     ]
 
 

@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 The OUTPUT rules of the namespace (``host.netns``) reject what is not relayed: datagrams to a port that no rule opens,
-ICMP, multicast.  The sender gets EPERM from the kernel, whatever happens here.  Of each such packet the kernel copies
+ICMP, broadcasts.  The sender gets EPERM from the kernel, whatever happens here.  Of each such packet the kernel copies
 the headers to a socket of ours (nfnetlink_log), which costs a command nothing and cannot be raced: what is read is
 what was refused.  Only packets of a socket with a file are a program's (``NFULA_UID``): the kernel's own, such as
 neighbour discovery, are no program's refusal.
@@ -76,9 +76,9 @@ def heading(packet: bytes) -> tuple[int, str, int, str, int] | None:
     return number, source, ports[0], target, ports[1]
 
 
-def _is_multicast(address: str) -> bool:
-    """Is it, or is it broadcast?  No rule opens it."""
-    return address[:2] == "ff" if ":" in address else int(address.partition(".")[0]) >= 224
+def _is_broadcast(address: str) -> bool:
+    """Is it reserved (240.0.0.0/4), as the address of broadcasts is?  No rule opens it."""
+    return ":" not in address and int(address.partition(".")[0]) >= 240
 
 
 class RefusedPackets:
@@ -139,7 +139,7 @@ class RefusedPackets:
             return
         self.packets += 1
         number, source, from_port, target, to_port = head
-        if number == _UDP and not _is_multicast(target):
+        if number == _UDP and not _is_broadcast(target):
             route = self._router.arrive(target, to_port, "udp")
             if isinstance(route, Refusal):
                 known = self.clients

@@ -13,6 +13,8 @@ milliseconds.  Nothing of ours stays behind: the namespace keeps routes and rule
 * Mode ``anyip``, without nf_tables: one wildcard listener per port of the plan; ``getsockname()`` is the destination.
 * DNS and each allowed UDP port: one wildcard socket per family; IP_PKTINFO gives the destination and sets the
   source of the answer.
+* Multicast datagrams stay on lo, the one link that there is, and reach sockets of the command that joined the group;
+  ours take none (IP_MULTICAST_ALL).  No rule opens a way out for them.
 * Everything else is rejected in the OUTPUT hook, where ``sendto`` of an unconnected socket fails at once with EPERM
   (in INPUT it would time out).  A copy of the head of each such packet goes to a socket of ours (nfnetlink_log), so
   that the refusal can be reported (``gateway.refused``); a kernel without that refuses in silence, which the record
@@ -56,8 +58,8 @@ _LOG_GROUP, _LOGGED = 1, 64  # of the namespace's own; bytes of a refused packet
 _PROC_SYS = "/proc/sys/net/"
 
 # ip(7), ipv6(7), include/uapi/linux/in.h, in6.h
-_IP_PKTINFO, _IP_TRANSPARENT = 8, 19
-_IPV6_V6ONLY, _IPV6_RECVPKTINFO, _IPV6_TRANSPARENT, _IPV6_FREEBIND = 26, 49, 75, 78
+_IP_PKTINFO, _IP_TRANSPARENT, _IP_MULTICAST_ALL = 8, 19, 49
+_IPV6_V6ONLY, _IPV6_MULTICAST_ALL, _IPV6_RECVPKTINFO, _IPV6_TRANSPARENT, _IPV6_FREEBIND = 26, 29, 49, 75, 78
 
 # What a kernel answers when it was built, or loaded, without a part of netfilter.
 _MISSING = frozenset((errno.ENOENT, errno.EOPNOTSUPP, errno.EPROTONOSUPPORT, errno.EAFNOSUPPORT))
@@ -275,15 +277,17 @@ def ruleset(
     out = [(nl.output_is_not(_LO) + accept, "not lo"), (tcp + accept, "tcp")]
     steer: list[tuple[bytes, str]] = []
     for family, own, loopback, multicast in (
-        (_AF_INET, _inet_pton(OWN_V4), b"\x7f", nl.at_least(b"\xe0")),  # 224.0.0.0 to 255.255.255.255
+        (_AF_INET, _inet_pton(OWN_V4), b"\x7f", nl.at_least(b"\xe0")),  # 224.0.0.0/4: what is above is refused before
         (_AF_INET6, _inet_pton(OWN_V6), bytes(15) + b"\1", nl.equal(b"\xff")),  # ff00::/8
     ):
         destination = nl.family_is(family) + nl.load_destination(family)
         out += [
             (destination + nl.equal(loopback) + accept, "loopback"),
             (destination + nl.equal(own) + accept, "own address"),
-            (destination + multicast + reject, "multicast"),
         ]
+        if family == _AF_INET:
+            out.append((destination + nl.at_least(b"\xf0") + reject, "broadcast"))  # 240.0.0.0/4, 255.255.255.255
+        out.append((udp + destination + multicast + accept, "multicast"))
         if family in families:
             foreign = tcp + destination + nl.not_equal(loopback) + nl.not_equal(own)
             if mode == "tproxy":
@@ -381,7 +385,9 @@ def _datagram(family: int, address: str, port: int) -> _socket.socket:
     opened = _socket.socket(family, _socket.SOCK_DGRAM | _socket.SOCK_CLOEXEC)
     if family == _AF_INET:
         opened.setsockopt(_socket.IPPROTO_IP, _IP_PKTINFO, 1)
+        opened.setsockopt(_socket.IPPROTO_IP, _IP_MULTICAST_ALL, 0)  # what the command's groups say to each other
     else:
+        opened.setsockopt(_socket.IPPROTO_IPV6, _IPV6_MULTICAST_ALL, 0)
         opened.setsockopt(_socket.IPPROTO_IPV6, _IPV6_RECVPKTINFO, 1)
         opened.setsockopt(_socket.IPPROTO_IPV6, _IPV6_FREEBIND, 1)  # an AnyIP source is EINVAL without it
     _bind(opened, family, address, port)

@@ -80,7 +80,7 @@ QUERY_TYPE_NOT_ANSWERED = Reason("query type not answered", floor="only A and AA
 CALLER_UNREADABLE = Reason(
     "caller cannot be read", floor="the program may be executed and not read: what it does could not be recorded"
 )
-# ICMP to the outside, multicast: nothing opens it.
+# ICMP to the outside, broadcasts: nothing opens it.
 NOT_RELAYED = Reason("protocol not relayed", floor="only TCP, and UDP where a rule opens the port, leave the sandbox")
 # Outside, each user who executes it gets the caller's group.
 SET_GROUP_ID = Reason(

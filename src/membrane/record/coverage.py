@@ -21,7 +21,7 @@ SILENT = ""
 # tracer.
 REFUSALS: tuple[tuple[str, str, str, str, str, str], ...] = (
     ("names, connections, requests and sockets that no rule allows", "gateway", DENIED, DENIED, DENIED, DENIED),
-    ("datagrams to a closed port, ICMP, multicast", "netfilter", DENIED, DENIED, DENIED, DENIED),
+    ("datagrams to a closed port, ICMP, broadcasts", "netfilter", DENIED, DENIED, DENIED, DENIED),
     ("protected and read-only names", "notifier, mounts", EITHER, DENIED, DENIED, SILENT),
     ("writes to what is not in the view", "mounts", EITHER, DENIED, DENIED, SILENT),
     ("raw sockets", "seccomp, capabilities", CALL, CALL, CALL, SILENT),

@@ -68,7 +68,7 @@ def test_ruleset_is_well_formed_and_treats_both_families_alike(mode: str, chains
     assert len(steering) == 2 * (chains - 1)
     assert all(names == steering[0] for names in steering)
     about = [what.rpartition(": ")[2] for _, _, _, what in rules]
-    for once in ("udp 53", "udp 443", "udp 8443", "everything else", "tcp", "not lo"):
+    for once in ("udp 53", "udp 443", "udp 8443", "everything else", "tcp", "not lo", "broadcast"):
         assert about.count(once) == 1
     for twice in ("loopback", "own address", "multicast"):
         assert about.count(twice) == 2

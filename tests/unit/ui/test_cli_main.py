@@ -21,7 +21,7 @@ from membrane.plan.model import HostFacts, Mask, SandboxPlan, Support
 from membrane.policy import grammar
 from membrane.policy.model import EnvRule, Limits, Origin, PathRule, Policy
 from membrane.policy.reading import Widening
-from membrane.run import begin, installed, prepare, registry, settings
+from membrane.run import begin, installed, prepare, registry, session, settings
 from membrane.run.prepare import RunOptions, RunRequest
 from membrane.run.registry import SessionRecord
 from membrane.ui import cli
@@ -71,6 +71,7 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
     made = World()
     fake: Any = types.ModuleType("membrane.run.session")
     fake.run = made.run  # gets what ``begin`` returns
+    fake.Hooks = session.Hooks
     monkeypatch.setitem(sys.modules, "membrane.run.session", fake)
     monkeypatch.setattr("membrane.run.session", fake, raising=False)  # where it was imported before
     monkeypatch.setattr(membrane, "session", fake, raising=False)

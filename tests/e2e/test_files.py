@@ -585,3 +585,34 @@ def test_further_down_the_rules_of_the_project_hold(box: Box) -> None:
         assert "secret of the project" not in done.stdout and done.returncode != 0, done
         assert (sub / "fixed").read_text() == "as it was"
     assert (sub / ".git").is_dir()
+
+
+@pytest.mark.as_user
+def test_a_directory_that_is_closed_for_a_moment_stays_the_commands(box: Box) -> None:
+    """One that is closed whole shows nothing; one that can be searched is covered, once, however often it is moved."""
+    script = """
+import os, stat, time
+def cover(name):  # made, and covered as soon as the supervisor has seen it
+    os.mkdir(name, 0o311)
+    end = time.monotonic() + 60
+    while stat.S_IMODE(os.stat(name).st_mode):
+        assert time.monotonic() < end, name
+        time.sleep(0.005)
+os.mkdir("own")
+os.mkdir("at-0")
+os.mkdir("own/closed", 0)
+cover("at-0/0")
+os.chmod("own/closed", 0o700)
+open("own/closed/file", "w").close()
+os.remove("own/closed/file")
+os.rmdir("own/closed")
+for number in range(1, 6):
+    os.rename(f"at-{number - 1}", f"at-{number}")
+    cover(f"at-{number}/{number}")
+mounts = [line.split()[4] for line in open("/proc/self/mountinfo")]
+print(*[sum(at.endswith(f"/at-5/{number}") for at in mounts) for number in range(6)])
+"""
+    done = box.run("-q", "--", "python3", "-c", script)
+    for path in (box.workspace / "at-5").iterdir():
+        path.chmod(0o700)
+    assert (done.returncode, done.stdout.split()) == (0, ["1"] * 6), done

@@ -39,6 +39,7 @@ import os
 import select
 
 from ..errors import MembraneError
+from ..plan.mounts import MASK_SOURCE
 from . import messages as m
 from . import syscalls as sc
 from .channel import (
@@ -299,6 +300,8 @@ def _enter(namespaces: dict[str, int]) -> None:
     # A directory that is bound onto itself now is a second mount above the first, in which a command may have its
     # working directory.  As peers (mount_namespaces(7)) both get what is mounted in either.
     sc.mount(None, "/", None, sc.MS_REC | sc.MS_SHARED)
+    # Not so the masks: as peers of each other all would get what covers one of them again, twice as many each time.
+    sc.mount(None, MASK_SOURCE, None, sc.MS_REC | sc.MS_PRIVATE)
 
 
 def _freeze_inside(asked: m.FreezeFile, namespaces: dict[str, int]) -> NoReturn:

@@ -508,9 +508,11 @@ class Masks:
         self._parent, self._parent_fd = "", -1
 
     def cover(self, fd: int, *, empty: bool = False) -> None:
-        """Cover an O_PATH descriptor's object; the descriptor is closed."""
+        """Cover an O_PATH descriptor's object, unless it is this mask already; the descriptor is closed."""
         try:
-            self._like_the_last(lambda directory: self._move(fd, directory, empty))
+            # A mask goes with the directory that is renamed, so a name that appears may be one (host.launcher).
+            if not (self._late and self._is_covered(fd, empty)):
+                self._like_the_last(lambda directory: self._move(fd, directory, empty))
         finally:
             os.close(fd)
 
@@ -612,6 +614,11 @@ class Masks:
                 raise
             mount(not self._directory)
             self._directory = not self._directory
+
+    def _is_covered(self, fd: int, empty: bool) -> bool:
+        there = os.stat(fd)
+        source = os.stat(self._source(stat.S_ISDIR(there.st_mode), empty)[1])
+        return (there.st_dev, there.st_ino) == (source.st_dev, source.st_ino)
 
     def _move(self, fd: int, directory: bool, empty: bool) -> None:
         tree = sc.open_tree(b"", sc.OPEN_TREE_CLONE | sc.AT_EMPTY_PATH, dirfd=self._source(directory, empty)[1])

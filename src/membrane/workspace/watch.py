@@ -13,6 +13,10 @@ Every name is returned at once, and a protected one again whenever it changes.  
 to it without an event, through a mapping.  A lease answers that (fcntl(2), F_SETLEASE: F_RDLCK is not granted while
 the file is open for writing, and a mapping keeps it open).
 
+A new directory that its own mode closes to everybody (chmod 000) shows nothing to a process inside or outside: it is
+looked into as soon as it is opened, which its parent's watch tells.  One that cannot be listed for another reason, and
+each where that cannot be told, is hidden whole when anything is hidden.
+
 One thread, small slices: ``look`` compares the places that matter most with the index, once and without a watch;
 ``step`` watches them and then the rest.  The two are apart because the end of a watch waits for a grace period of
 the kernel (fsnotify_destroy_group, synchronize_srcu: about 15 ms), which a command that is over at once should not
@@ -69,8 +73,9 @@ FIRST = 256  # directories looked at before the start, and watched first
 MOST_FILES = 65_536  # watches on protected names themselves
 MOST_FOLLOWED = 4_096  # names on the way to what pointers lead to
 MOST_SEEN = 200_000  # names whose identity is remembered
+MOST_CLOSED = 4_096  # closed directories that are waited for
 
-IN_MODIFY, IN_OPEN, IN_MASK_ADD = 0x2, 0x20, 0x20000000
+IN_MODIFY, IN_ATTRIB, IN_OPEN, IN_MASK_ADD = 0x2, 0x4, 0x20, 0x20000000
 # One inode has one watch; a directory may be watched both for itself and as a protected name.
 _DIRECTORY = IN_CREATE | IN_MOVED_TO | IN_ONLYDIR | IN_EXCL_UNLINK | IN_MASK_ADD
 _CONTENT = IN_MODIFY | IN_CLOSE_WRITE | IN_OPEN | IN_EXCL_UNLINK | IN_MASK_ADD
@@ -116,6 +121,7 @@ class Watcher:
         self._held: dict[str, int] = {}  # the other way round
         self._followed: dict[str, dict[str, None]] = {}  # a name on the way -> the pointers that lead through it
         self._found: dict[str, Appeared] = {}
+        self._closed: dict[str, int] = {}  # new directories that nobody can look into yet: their contexts
         self._seen: dict[str, tuple[int, int]] = {}  # reported hidden and read-only names: inode, ctime
         # Directories to visit: path, context, and whether all below is new (or new under this name).
         self._urgent: deque[tuple[str, int, bool]] = deque()
@@ -292,9 +298,30 @@ class Watcher:
             self._entries.pop(path, None)
         elif error.errno in (errno.EMFILE, errno.ENFILE):
             self._unwatched(f"{error.strerror}")
-        elif self._patterns.hides and path and path not in self._known:
-            # It cannot be looked into, but its owner could open it again: covered whole, as at the start.
+        elif self._patterns.hides and path and path not in self._known and not self._waits(path, context):
+            # It cannot be looked into, and what is in there could be read by its name: covered whole, as at the start.
             self._appeared(path, "hide", event=False)
+
+    def _waits(self, path: str, context: int) -> bool:
+        """Is it a directory that its mode closes whole, and will the watch tell when that changes?"""
+        if not self._watching or self._poll_at or len(self._closed) >= MOST_CLOSED or path in self._index.entries:
+            return False
+        above, _, name = path.rpartition("/")
+        try:
+            fd = syscalls.openat2(self._root_fd, above or ".", os.O_RDONLY | os.O_DIRECTORY, 0, _NO_LINKS)
+        except OSError:
+            return False
+        try:
+            watch = syscalls.inotify_add_watch(self._fd, b"/proc/self/fd/%d" % fd, _DIRECTORY | IN_ATTRIB)
+            status = os.stat(name, dir_fd=fd, follow_symlinks=False)  # after the watch: no change between is missed
+        except OSError:
+            return False
+        finally:
+            os.close(fd)
+        if self._directories.get(watch, above) != above or status.st_mode & 0o111:
+            return False
+        self._closed[path] = context
+        return True
 
     def _add(self, fd: int, path: str) -> None:
         if not self._begun or not self._watching or self._poll_at:
@@ -343,10 +370,15 @@ class Watcher:
             self._return(report, "protect", False)
         path = self._directories.get(watch)
         entry = None if path is None else self._entries.get(path)
-        if path is None or entry is None or not raw or not mask & (IN_CREATE | IN_MOVED_TO):
+        if path is None or entry is None or not raw or not mask & (IN_CREATE | IN_MOVED_TO | IN_ATTRIB):
             return
         name = os.fsdecode(raw)
         full = f"{path}/{name}" if path else name
+        closed = self._closed.pop(full, None)
+        if mask & IN_ATTRIB:
+            if closed is not None:
+                self._urgent.append((full, closed, True))
+            return
         key = protect.fold(name)
         directory = bool(mask & IN_ISDIR)
         if self._names is not None:

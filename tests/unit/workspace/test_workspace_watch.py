@@ -413,12 +413,50 @@ def test_without_inotify_everything_is_polled(workspace: Path, monkeypatch: pyte
 
 
 @pytest.mark.as_user
-def test_a_new_directory_that_can_not_be_read_is_hidden_whole(workspace: Path, start: Callable[[], Watcher]) -> None:
+@pytest.mark.parametrize("mode", [0o100, 0o311, 0o011])
+def test_a_new_directory_that_can_not_be_listed_is_hidden_whole(
+    workspace: Path, start: Callable[[], Watcher], mode: int
+) -> None:
     watcher = start()
-    (workspace / "closed").mkdir(mode=0o000)
+    (workspace / "closed").mkdir(mode=mode)
     found = collect(watcher, has("closed"))
     (workspace / "closed").chmod(0o700)
     assert found["closed"] == Appeared("closed", "hide", True)
+
+
+@pytest.mark.as_user
+def test_a_new_directory_that_is_closed_is_looked_into_when_it_is_opened(
+    workspace: Path, start: Callable[[], Watcher]
+) -> None:
+    """A program that closes a directory of its own for a moment can open and remove it again."""
+    watcher = start()
+    closed = workspace / "above" / "closed"
+    (closed / "below").mkdir(parents=True)
+    make(closed, "below/one.pem")
+    closed.chmod(0o000)
+    make(workspace, "two.pem")
+    assert set(collect(watcher, has("two.pem"))) == {"two.pem"}
+    closed.chmod(0o700)
+    collect(watcher, has("above/closed/below/one.pem"))
+    closed.chmod(0o000)  # it was looked into: its watch stays
+    (workspace / "above").rename(workspace / "moved")
+    (workspace / "moved" / "closed").chmod(0o100)
+    collect(watcher, has("moved/closed"))
+    (workspace / "moved" / "closed").chmod(0o700)
+
+
+@pytest.mark.as_user
+def test_a_closed_directory_that_no_watch_tells_of_is_hidden_whole(
+    workspace: Path, start: Callable[[], Watcher], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch_module, "MOST_CLOSED", 1)
+    watcher = start()
+    for name in ("one", "other"):
+        (workspace / name).mkdir(mode=0o000)
+    hidden = next(iter(collect(watcher, bool)))
+    for name in ("one", "other"):
+        (workspace / name).chmod(0o700)
+    assert hidden in ("one", "other")
 
 
 def test_a_step_is_short_in_a_large_tree(tmp_path: Path) -> None:

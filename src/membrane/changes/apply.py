@@ -387,7 +387,7 @@ class Engine:
                 error.paths = tuple(left)
                 raise error
             left = self._stage.back(ops)
-            self.base.restore(self._stage.rows(), {path for path, _ in left})
+            self.base.restore(self._stage.rows, {path for path, _ in left})
             if left:
                 self._stage.finish(ops)
             else:
@@ -451,7 +451,9 @@ class Engine:
             else:
                 fd = self._copy.open(change.layer, change.path)
                 try:
-                    kept = {name: value for name, value in attributes(fd).items() if name != CAPABILITY}
+                    kept: dict[str, bytes] = {}
+                    if change.attributes or change.kind not in ("added", "renamed"):  # of a new one these are all
+                        kept = {name: value for name, value in attributes(fd).items() if name != CAPABILITY}
                     self._digests[change.path] = self._stage.file(slot, fd, after, kept)
                 finally:
                     os.close(fd)

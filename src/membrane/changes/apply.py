@@ -511,13 +511,13 @@ class Engine:
                 listed = (
                     self._gits.values[path].content if path.endswith("/index") and path in self._gits.values else ""
                 )
-                comes.append(Op("put" if old else "new", path, slot, old, new, lock=self._lock(path), listed=listed))
+                comes.append(Op("put" if old else "new", path, slot, old, new, 0, 0, self._lock(path), listed))
                 if after.what == "directory":
                     modes.append(Op("mode", path, "", new=new, was=0o700, mode=after.mode & 0o3777))
             elif before is not None and before.mode != after.mode:
                 mode = after.mode & 0o3777 if after.what == "directory" else after.mode & ~(SET_ID & ~before.mode)
                 modes.append(Op("mode", path, "", new=mark(before), was=before.mode, mode=mode))
-        comes.sort(key=lambda op: (self._rank(by_path[op.path]), os.fsencode(op.path)))
+        comes.sort(key=lambda op: self._rank(by_path[op.path]))  # of one rank by path, as ``chosen``
         removes.sort(key=lambda op: os.fsencode(op.path), reverse=True)
         modes.sort(key=lambda op: os.fsencode(op.path), reverse=True)
         opened, closed = self._opened([*removes, *comes], {op.path: op for op in modes})
@@ -575,7 +575,7 @@ class Engine:
                     continue
                 known = self._digests.get(change.path)
                 if known is not None:
-                    rows[change.path] = Row("file", change.after.mode & 0o1777, known.hex())
+                    rows[change.path] = Row("file", change.after.mode & 0o1777, known.hex(), ())
                     continue
                 slot = slots.get(change.path)
                 fd = self._stage.read(slot) if slot else open_below(self._copy.base_fd, change.path, os.O_RDONLY)

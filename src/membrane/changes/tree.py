@@ -185,6 +185,7 @@ class Copy:
         self._rule = hidden
         self._chains: dict[str, tuple[tuple[int, ...], bool]] = {"": (tuple(reversed(range(len(self.layers)))), True)}
         self._hidden: dict[str, bool] = {"": False}
+        self._base = Parents(base_fd)
         self._left = MOST_CHANGES
         self._moved = False  # was a name of the workspace deleted or replaced inside?
         self._closed: dict[tuple[int, int], tuple[int, str, int]] = {}  # (device, inode): layer, path, mode
@@ -343,17 +344,16 @@ class Copy:
         return _ORIGIN in self._marks(layer, path)
 
     def _marks(self, layer: int, path: str) -> list[str]:
-        """The names of all extended attributes of what a layer has there; [] where it can have none.
-
-        llistxattr(2) needs no right to read the file and follows no link; only what is in them would.
-        """
-        directory, name = self._parents[layer].of(path)
+        """The names of all extended attributes of a file of a layer; [] where it can have none."""
+        fd = self.open(layer, path)
         try:
-            return os.listxattr(f"/proc/self/fd/{directory}/{name}", follow_symlinks=False)
+            return os.listxattr(fd)
         except OSError as error:
             if error.errno == errno.EOPNOTSUPP:
                 return []
             raise
+        finally:
+            os.close(fd)
 
     # ------------------------------------------------------------ the changes
 
@@ -365,6 +365,13 @@ class Copy:
             OSError: a layer cannot be read.
         """
         self._left = MOST_CHANGES
+        self._base = Parents(self.base_fd)
+        try:
+            return self._changes()
+        finally:
+            self._base.close()
+
+    def _changes(self) -> list[Change]:
         out: list[Change] = []
         todo = [("", True)]
         while todo:
@@ -447,7 +454,9 @@ class Copy:
         before: Side | None = None
         if compared and not hidden:
             try:
-                before = look(self.base_fd, path)
+                before = look_at(*self._base.of(path))
+            except (FileNotFoundError, NotADirectoryError):
+                pass
             except OSError as error:
                 never = (f"the workspace cannot be looked at there ({os.strerror(error.errno or 0)})",)
         if is_whiteout(there):
@@ -571,10 +580,18 @@ def masked(masks_fd: int) -> Callable[[str], bool]:
     A whiteout, a file, or an opaque directory; any other directory is on the way to one.
     """
 
+    empty: set[str] = set()  # names that it does not have: nothing is below them
+
     def hidden(path: str) -> bool:
+        if path.rpartition("/")[0] in empty:
+            empty.add(path)
+            return False
         there = look(masks_fd, path)
-        if there is None or there.what != "directory":
-            return there is not None
+        if there is None:
+            empty.add(path)
+            return False
+        if there.what != "directory":
+            return True
         fd = open_directory(masks_fd, path)
         try:
             return os.getxattr(fd, _OPAQUE) == b"y"

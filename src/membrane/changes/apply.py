@@ -489,7 +489,12 @@ class Engine:
         if set(pair) != {"pack", "idx"}:
             return "a pack comes with its index only"
         width = 32 if len(pair["pack"].path.rpartition("-")[2]) == 69 else 20
-        return index_pack(self._stage.path, slots[pair["pack"].path], slots[pair["idx"].path], width)
+        idx = pair["idx"]
+        why = index_pack(self._stage.path, slots[pair["pack"].path], slots[idx.path], width)
+        if not why and idx.after is not None:
+            self._stage.replaced(slots[idx.path], idx.after)
+            self._digests.pop(idx.path, None)
+        return why
 
     def _ops(self, chosen: Sequence[Change], slots: dict[str, str]) -> list[Op]:
         """In this order: what goes (the deepest first), what comes (the highest first), modes of directories."""

@@ -132,6 +132,7 @@ class Stage:
         self.rows: list[list[Any]] = []  # those that ``commit`` was given, from ``open`` on
         self._count = 0
         self._modes: dict[str, int] = {}  # of the files in slots, which have 0600 until all is ready
+        self._marks: dict[str, tuple[int, int, int, int]] = {}  # of the files that are copied into slots
 
     # ------------------------------------------------------------ beginning and end
 
@@ -158,7 +159,7 @@ class Stage:
             OSError: it cannot be made.
         """
         self.check()
-        self._count, self._modes = 0, {}
+        self._count, self._modes, self._marks = 0, {}, {}
         self._remove_leftovers()
         remove_path(self._undo)
         self._step("begin")
@@ -275,15 +276,18 @@ class Stage:
         It has its mode, without the set-id bits; one that its owner may not read gets it when the journal is written.
         """
         self._step("stage file")
-        fd = os.open(slot, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=self.fd)
+        mode = side.mode & 0o1777
+        if not mode & stat.S_IRUSR:
+            self._modes[slot], mode = mode, 0o600
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(slot, flags, mode, dir_fd=self.fd)
         try:
             made = copy_file(source, fd)
             self._finish(fd, side, attributes)
-            mode = side.mode & 0o1777
-            if mode & stat.S_IRUSR:
+            status = os.fstat(fd)
+            if stat.S_IMODE(status.st_mode) != mode:  # by the umask, or an ACL of the directory
                 os.fchmod(fd, mode)
-            else:
-                self._modes[slot] = mode
+            self._marks[slot] = _mark(status)
             return made or digest(fd)
         finally:
             os.close(fd)
@@ -292,8 +296,14 @@ class Stage:
         """The file in a slot, open for reading."""
         return os.open(slot, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.fd)
 
+    def replaced(self, slot: str, side: Side) -> None:
+        """Another file of ours has taken the place of what ``file`` made in a slot; it gets the mode of that."""
+        self._marks.pop(slot, None)
+        self._modes[slot] = side.mode & 0o1777
+
     def refuse(self, slot: str) -> None:
         """What is in a slot is not put in place."""
+        self._marks.pop(slot, None)
         self._modes.pop(slot, None)
         if stat.S_ISDIR(os.stat(slot, dir_fd=self.fd, follow_symlinks=False).st_mode):
             os.rmdir(slot, dir_fd=self.fd)
@@ -350,6 +360,9 @@ class Stage:
 
     def mark(self, slot: str) -> tuple[int, int, int, int]:
         """The mark of what is in a slot."""
+        return self._marks.get(slot) or self._mark_now(slot)
+
+    def _mark_now(self, slot: str) -> tuple[int, int, int, int]:
         return _mark(os.stat(slot, dir_fd=self.fd, follow_symlinks=False))
 
     # ------------------------------------------------------------ the journal
@@ -616,7 +629,7 @@ class Stage:
                     raise _conflict(op.path, "something was made in it in the workspace meanwhile")
                 syscalls.exchange(self.fd, op.slot, parent, name)
                 filled = stat.S_ISDIR(there.st_mode) and not _is_empty(self.fd, op.slot)
-                if filled or self.mark(op.slot) != op.old:
+                if filled or self._mark_now(op.slot) != op.old:
                     syscalls.exchange(self.fd, op.slot, parent, name)
                     raise _conflict(op.path, "it was changed in the workspace meanwhile")
             else:
@@ -626,7 +639,7 @@ class Stage:
         if directory and not _is_empty(parent, name):
             raise _conflict(op.path, "something was made in it in the workspace meanwhile")
         syscalls.rename_new(parent, name, self.fd, op.slot)
-        if self.mark(op.slot) != op.old or (directory and not _is_empty(self.fd, op.slot)):
+        if self._mark_now(op.slot) != op.old or (directory and not _is_empty(self.fd, op.slot)):
             syscalls.rename_new(self.fd, op.slot, parent, name)
             raise _conflict(op.path, "it was changed in the workspace meanwhile")
 

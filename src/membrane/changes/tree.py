@@ -328,6 +328,9 @@ class Copy:
         except PermissionError:
             self._open_up(layer, path)
             return open_below(self.layers[layer], path, flags)
+        except OSError as error:
+            error.filename = path
+            raise
 
     def lost_its_origin(self, layer: int, path: str, there: Side) -> bool:
         """Was ``there``, a file of a layer, made from one of the workspace that has gone, so far as can be known?

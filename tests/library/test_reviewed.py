@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from library_support import until
 
-from membrane import PIPE, AsyncSandbox, ChangeSet, Conflict, Event, Poisoned, Policy, PolicyError, Sandbox
+from membrane import PIPE, AsyncSandbox, ChangeSet, Conflict, Event, Poisoned, Policy, PolicyError, Report, Sandbox
 
 pytestmark = pytest.mark.needs_kernel("overlayfs in a user namespace")
 REVIEW = Policy.from_dict({"workspace": "review", "ignore": [".env"]})
@@ -77,6 +77,34 @@ def test_a_sandbox_shows_applies_and_takes_back_its_changes(workspace: Path, env
     with pytest.raises(PolicyError, match="no change set"):
         ChangeSet(sandbox.change_set, environ=environ).changes()
     assert sandbox.changes() == ()
+
+
+def test_some_hunks_of_a_file_are_put_in_place_while_it_is_open_and_afterwards(
+    workspace: Path, environ: dict[str, str]
+) -> None:
+    text = "".join(f"{number}\n" for number in range(30))
+    (workspace / "file").write_text(text)
+    with Sandbox(Policy(), workspace=workspace, environ=environ, review="set") as sandbox:
+        sandbox.shell("sed -i 's/^2$/two/; s/^15$/fifteen/; s/^28$/last/' file")
+        first, second, _third = sandbox.hunks("file")
+        with pytest.raises(PolicyError, match="nothing was changed"):
+            sandbox.hunks("nothing")
+        with pytest.raises(Conflict):
+            sandbox.apply(hunks={"file": [first.replace(added=(b"another\n",))]})
+        assert (workspace / "file").read_text() == text
+        assert sandbox.apply(refuse="all", hunks={"file": iter([second])}).partly == ("file",)
+        assert (workspace / "file").read_text() == text.replace("15\n", "fifteen\n")
+        assert sandbox.shell("sed -n '3p;16p' file").stdout == "two\nfifteen\n"  # the rest stays in the set
+
+    async def again() -> tuple[Report, int]:
+        closed = AsyncSandbox(Policy(), workspace=workspace, environ=environ, review="set")
+        left = await closed.hunks("file")
+        return await closed.apply(hunks={"file": left[:1]}), len(left)
+
+    report, left = asyncio.run(again())
+    assert (report.partly, left) == (("file",), 2)
+    assert (workspace / "file").read_text() == text.replace("15\n", "fifteen\n").replace("\n2\n", "\ntwo\n")
+    assert [change.path for change in sandbox.apply().applied] == ["file"] and sandbox.changes() == ()
 
 
 def test_a_live_sandbox_has_no_changes_to_show(workspace: Path, environ: dict[str, str]) -> None:

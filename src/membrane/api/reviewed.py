@@ -27,11 +27,11 @@ from .changesets import OpenSet, Report, SandboxSet
 from .policy import Policy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Literal, Self
 
     from ..messages import Message
-    from .changesets import ReviewedChange
+    from .changesets import Hunk, ReviewedChange
 
 T = TypeVar("T")
 
@@ -68,11 +68,16 @@ def named(policy: Policy, review: bool | str) -> tuple[Policy, str]:
 
 
 def options(
-    only: Iterable[str], refuse: Literal["red", "nothing", "all"], rest: bool, merge: bool
+    only: Iterable[str],
+    refuse: Literal["red", "nothing", "all"],
+    rest: bool,
+    merge: bool,
+    hunks: Mapping[str, Iterable[Hunk]] | None,
 ) -> Callable[[SandboxSet], Report]:
     """``ChangeSet.apply`` with these arguments."""
     chosen = tuple(only)
-    return lambda found: found.apply(chosen, refuse=refuse, rest=rest, merge=merge)
+    parts = {path: tuple(each) for path, each in (hunks or {}).items()}
+    return lambda found: found.apply(chosen, refuse=refuse, rest=rest, merge=merge, hunks=parts)
 
 
 def forking(name: str) -> Callable[[SandboxSet], None]:
@@ -120,6 +125,15 @@ class AsyncReviewed:
         chosen = tuple(only)
         return await self._on_set(lambda found: found.diff(chosen), b"")
 
+    async def hunks(self, path: str) -> tuple[Hunk, ...]:
+        """The differences of one changed text, each of which ``apply`` takes by itself (``ChangeSet.hunks``).
+
+        Raises:
+            PolicyError: nothing was changed there, or it comes only as a whole.
+            Conflict: the host changed it while it was read.
+        """
+        return await self._on_set(lambda found: found.hunks(path))
+
     async def apply(
         self,
         only: Iterable[str] = (),
@@ -127,14 +141,16 @@ class AsyncReviewed:
         refuse: Literal["red", "nothing", "all"] = "red",
         rest: bool = False,
         merge: bool = False,
+        hunks: Mapping[str, Iterable[Hunk]] | None = None,
     ) -> Report:
         """Put changes in place, all that are chosen or none (``ChangeSet.apply``).
 
         Raises:
-            Conflict: the host changed a chosen name meanwhile; ``paths`` says which.
+            Conflict: the host changed a chosen name meanwhile, or a hunk is not there any more; ``paths`` says which.
+            PolicyError: a file in ``hunks`` comes only as a whole.
             Poisoned: with ``refuse="all"``; ``paths`` says which.
         """
-        return await self._on_set(options(only, refuse, rest, merge), Report(()))
+        return await self._on_set(options(only, refuse, rest, merge, hunks), Report(()))
 
     async def undo(self, *, rest: bool = False) -> tuple[tuple[str, str], ...]:
         """Bring the workspace back to what it was before the last apply (``ChangeSet.undo``).

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from typing import Literal
 
-    from .changesets import Report, ReviewedChange
+    from .changesets import Hunk, Report, ReviewedChange
     from .model import Event, Result, Stats
     from .policy import Policy
     from .sandbox import Command, OnAsk, OnEvent
@@ -312,6 +312,15 @@ class Sandbox:
         """A patch that ``git apply`` takes (``ChangeSet.diff``)."""
         return self._work(self._core.diff(only))
 
+    def hunks(self, path: str) -> tuple[Hunk, ...]:
+        """The differences of one changed text, each of which ``apply`` takes by itself (``ChangeSet.hunks``).
+
+        Raises:
+            PolicyError: nothing was changed there, or it comes only as a whole.
+            Conflict: the host changed it while it was read.
+        """
+        return self._work(self._core.hunks(path))
+
     def apply(
         self,
         only: Iterable[str] = (),
@@ -319,14 +328,16 @@ class Sandbox:
         refuse: Literal["red", "nothing", "all"] = "red",
         rest: bool = False,
         merge: bool = False,
+        hunks: Mapping[str, Iterable[Hunk]] | None = None,
     ) -> Report:
         """Put changes in place, all that are chosen or none (``ChangeSet.apply``).
 
         Raises:
-            Conflict: the host changed a chosen name meanwhile; ``paths`` says which.
+            Conflict: the host changed a chosen name meanwhile, or a hunk is not there any more; ``paths`` says which.
+            PolicyError: a file in ``hunks`` comes only as a whole.
             Poisoned: with ``refuse="all"``; ``paths`` says which.
         """
-        return self._work(self._core.apply(only, refuse=refuse, rest=rest, merge=merge))
+        return self._work(self._core.apply(only, refuse=refuse, rest=rest, merge=merge, hunks=hunks))
 
     def undo(self, *, rest: bool = False) -> tuple[tuple[str, str], ...]:
         """Bring the workspace back to what it was before the last apply (``ChangeSet.undo``).

@@ -387,7 +387,7 @@ class Engine:
                 error.paths = tuple(left)
                 raise error
             left = self._stage.back(ops)
-            self.base.restore(self._stage.rows(), {path for path, _ in left})
+            self.base.restore(self._stage.rows, {path for path, _ in left})
             if left:
                 self._stage.finish(ops)
             else:
@@ -451,7 +451,9 @@ class Engine:
             else:
                 fd = self._copy.open(change.layer, change.path)
                 try:
-                    kept = {name: value for name, value in attributes(fd).items() if name != CAPABILITY}
+                    kept: dict[str, bytes] = {}
+                    if change.attributes or change.kind not in ("added", "renamed"):  # of a new one these are all
+                        kept = {name: value for name, value in attributes(fd).items() if name != CAPABILITY}
                     self._digests[change.path] = self._stage.file(slot, fd, after, kept)
                 finally:
                     os.close(fd)
@@ -487,7 +489,12 @@ class Engine:
         if set(pair) != {"pack", "idx"}:
             return "a pack comes with its index only"
         width = 32 if len(pair["pack"].path.rpartition("-")[2]) == 69 else 20
-        return index_pack(self._stage.path, slots[pair["pack"].path], slots[pair["idx"].path], width)
+        idx = pair["idx"]
+        why = index_pack(self._stage.path, slots[pair["pack"].path], slots[idx.path], width)
+        if not why and idx.after is not None:
+            self._stage.replaced(slots[idx.path], idx.after)
+            self._digests.pop(idx.path, None)
+        return why
 
     def _ops(self, chosen: Sequence[Change], slots: dict[str, str]) -> list[Op]:
         """In this order: what goes (the deepest first), what comes (the highest first), modes of directories."""
@@ -509,13 +516,13 @@ class Engine:
                 listed = (
                     self._gits.values[path].content if path.endswith("/index") and path in self._gits.values else ""
                 )
-                comes.append(Op("put" if old else "new", path, slot, old, new, lock=self._lock(path), listed=listed))
+                comes.append(Op("put" if old else "new", path, slot, old, new, 0, 0, self._lock(path), listed))
                 if after.what == "directory":
                     modes.append(Op("mode", path, "", new=new, was=0o700, mode=after.mode & 0o3777))
             elif before is not None and before.mode != after.mode:
                 mode = after.mode & 0o3777 if after.what == "directory" else after.mode & ~(SET_ID & ~before.mode)
                 modes.append(Op("mode", path, "", new=mark(before), was=before.mode, mode=mode))
-        comes.sort(key=lambda op: (self._rank(by_path[op.path]), os.fsencode(op.path)))
+        comes.sort(key=lambda op: self._rank(by_path[op.path]))  # of one rank by path, as ``chosen``
         removes.sort(key=lambda op: os.fsencode(op.path), reverse=True)
         modes.sort(key=lambda op: os.fsencode(op.path), reverse=True)
         opened, closed = self._opened([*removes, *comes], {op.path: op for op in modes})
@@ -573,7 +580,7 @@ class Engine:
                     continue
                 known = self._digests.get(change.path)
                 if known is not None:
-                    rows[change.path] = Row("file", change.after.mode & 0o1777, known.hex())
+                    rows[change.path] = Row("file", change.after.mode & 0o1777, known.hex(), ())
                     continue
                 slot = slots.get(change.path)
                 fd = self._stage.read(slot) if slot else open_below(self._copy.base_fd, change.path, os.O_RDONLY)

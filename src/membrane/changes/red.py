@@ -219,6 +219,8 @@ class Judge:
                 self._obeyed = frozenset(("",))
         if "" in self._obeyed:
             return "the workspace is too large to find what git's configuration names in it"
+        if not self._obeyed and not self._relative:
+            return ""
         at = len(path) if self._obeyed else 0
         while at > 0:
             if path[:at] in self._obeyed:
@@ -515,6 +517,8 @@ class Judge:
 
 def is_plain(name: str) -> bool:
     """Does a person see all of this name?  Bytes that are no UTF-8 are shown as such, so they count as seen."""
+    if name.isascii() and name.isprintable():
+        return name == name.strip()
     shown = "".join(char for char in name if char != "\\" and not 0xDC80 <= ord(char) <= 0xDCFF)
     return escape(shown) == shown and name == name.strip()
 

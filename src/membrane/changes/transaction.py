@@ -40,12 +40,13 @@ from ..host.writing import write_all
 from ..value import Value
 from .gitdata import LARGEST_INDEX, entries
 from .model import Side
-from .tree import copy_file, digest, look_at, open_below, open_directory, pieces
+from .stagefiles import copy_tree, read, remove_path, remove_tree, write
+from .tree import Parents, copy_file, digest, look_at, open_below, open_directory, pieces
 from .writers import Claim
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
     from typing import Any
 
 STAGE_NAME = ".membrane-apply-"  # in a workspace, where the state is on another file system
@@ -87,6 +88,25 @@ def mark(side: Side) -> tuple[int, int, int, int]:
     )
 
 
+def _status_at(directory: int, name: str) -> os.stat_result | None:
+    """What is at a name in an open directory; None: nothing is."""
+    try:
+        return os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def _mark(status: os.stat_result) -> tuple[int, int, int, int]:
+    """``mark`` of what stat(2) has said."""
+    kind = stat.S_IFMT(status.st_mode)
+    return (
+        status.st_dev,
+        status.st_ino,
+        status.st_size if kind != stat.S_IFDIR else 0,
+        status.st_mtime_ns if kind == stat.S_IFREG else 0,
+    )
+
+
 def nothing(_step: str) -> None:
     """What a transaction calls before each of its steps; tests give something else."""
 
@@ -109,8 +129,10 @@ class Stage:
         self._root_fd, self._root, self._step = root_fd, root, step
         self.inside = ""  # the name of the stage in the workspace
         self.fd = -1
+        self.rows: list[list[Any]] = []  # those that ``commit`` was given, from ``open`` on
         self._count = 0
         self._modes: dict[str, int] = {}  # of the files in slots, which have 0600 until all is ready
+        self._marks: dict[str, tuple[int, int, int, int]] = {}  # of the files that are copied into slots
 
     # ------------------------------------------------------------ beginning and end
 
@@ -137,9 +159,9 @@ class Stage:
             OSError: it cannot be made.
         """
         self.check()
-        self._count, self._modes = 0, {}
+        self._count, self._modes, self._marks = 0, {}, {}
         self._remove_leftovers()
-        _remove_path(self._undo)
+        remove_path(self._undo)
         self._step("begin")
         os.mkdir(self._home, 0o700)
         same = os.stat(self._home).st_dev == os.fstat(self._root_fd).st_dev
@@ -147,10 +169,10 @@ class Stage:
         try:
             self._exclude()
         except BaseException:
-            _remove_path(self._home)
+            remove_path(self._home)
             raise
         try:
-            _write(f"{self._home}/{_PLACE}", {"format": _FORMAT, "workspace": self._root, "inside": self.inside})
+            write(f"{self._home}/{_PLACE}", {"format": _FORMAT, "workspace": self._root, "inside": self.inside})
             self._make()
         except BaseException:
             self.close()
@@ -212,10 +234,10 @@ class Stage:
 
     def _remove_leftovers(self) -> None:
         """Remove what an apply left that ended before its journal was written."""
-        inside = _read(f"{self._home}/{_PLACE}").get("inside", "")
+        inside = read(f"{self._home}/{_PLACE}").get("inside", "")
         if inside.startswith(STAGE_NAME) and "/" not in inside:
-            _remove_tree(self._root_fd, inside)
-        _remove_path(self._home)
+            remove_tree(self._root_fd, inside)
+        remove_path(self._home)
 
     def drop(self) -> None:
         """Remove the stage with what is in it; nothing was put in place."""
@@ -251,14 +273,21 @@ class Stage:
     def file(self, slot: str, source: int, side: Side, attributes: dict[str, bytes]) -> bytes:
         """Copy an open file into a slot; return the hash of the copy (``tree.digest``).
 
-        It gets its mode, without the set-id bits, when the journal is written.
+        It has its mode, without the set-id bits; one that its owner may not read gets it when the journal is written.
         """
         self._step("stage file")
-        fd = os.open(slot, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=self.fd)
+        mode = side.mode & 0o1777
+        if not mode & stat.S_IRUSR:
+            self._modes[slot], mode = mode, 0o600
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(slot, flags, mode, dir_fd=self.fd)
         try:
             made = copy_file(source, fd)
             self._finish(fd, side, attributes)
-            self._modes[slot] = side.mode & 0o1777
+            status = os.fstat(fd)
+            if stat.S_IMODE(status.st_mode) != mode:  # by the umask, or an ACL of the directory
+                os.fchmod(fd, mode)
+            self._marks[slot] = _mark(status)
             return made or digest(fd)
         finally:
             os.close(fd)
@@ -267,8 +296,14 @@ class Stage:
         """The file in a slot, open for reading."""
         return os.open(slot, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.fd)
 
+    def replaced(self, slot: str, side: Side) -> None:
+        """Another file of ours has taken the place of what ``file`` made in a slot; it gets the mode of that."""
+        self._marks.pop(slot, None)
+        self._modes[slot] = side.mode & 0o1777
+
     def refuse(self, slot: str) -> None:
         """What is in a slot is not put in place."""
+        self._marks.pop(slot, None)
         self._modes.pop(slot, None)
         if stat.S_ISDIR(os.stat(slot, dir_fd=self.fd, follow_symlinks=False).st_mode):
             os.rmdir(slot, dir_fd=self.fd)
@@ -325,9 +360,10 @@ class Stage:
 
     def mark(self, slot: str) -> tuple[int, int, int, int]:
         """The mark of what is in a slot."""
-        there = look_at(self.fd, slot)
-        assert there is not None
-        return mark(there)
+        return self._marks.get(slot) or self._mark_now(slot)
+
+    def _mark_now(self, slot: str) -> tuple[int, int, int, int]:
+        return _mark(os.stat(slot, dir_fd=self.fd, follow_symlinks=False))
 
     # ------------------------------------------------------------ the journal
 
@@ -354,7 +390,7 @@ class Stage:
             "ops": [list(op._key()) for op in ops],
             "rows": rows,
         }
-        _write(f"{self._home}/{_JOURNAL}", journal)
+        write(f"{self._home}/{_JOURNAL}", journal)
 
     def _sync(self, slot: str) -> None:
         try:
@@ -374,9 +410,19 @@ class Stage:
             HostError: an operation failed; the workspace is as before, as after an interrupt.
             Unfinished: and what was done could not be undone; or all is done, and the undo copy could not be kept.
         """
+        parents = Parents(self._root_fd)
         try:
-            for op in ops:
-                self._carry(op)  # none was done yet
+            try:
+                before = ""
+                for op in ops:
+                    parent = op.path.rpartition("/")[0]
+                    if parent != before:
+                        self._check_place(parents, before)
+                        before = parent
+                    self._carry(op, parents)  # none was done yet
+                self._check_place(parents, before)
+            finally:
+                parents.close()
         except BaseException as error:
             left = self.back(ops)
             if left:
@@ -399,6 +445,16 @@ class Stage:
                 f"{os.strerror(error.errno or 0)}; everything is in place",
                 fix=("membrane apply --continue NAME   # ends it",),
             ) from error
+
+    @staticmethod
+    def _check_place(parents: Parents, path: str) -> None:
+        """What was done in the directory ``path``, which stayed open meanwhile, was done where it was to be.
+
+        Raises:
+            Conflict, OSError: the workspace has it somewhere else by now.
+        """
+        if not parents.is_there():
+            raise _conflict(path, "it was moved or replaced in the workspace meanwhile")
 
     def finish(self, ops: list[Op]) -> None:
         """All is done: keep what was replaced as the undo copy."""
@@ -427,10 +483,10 @@ class Stage:
         saved = f"{self._home}/stage"
         shutil.rmtree(f"{saved}.new", ignore_errors=True)
         self._step("save")
-        _copy_tree(self.fd, f"{saved}.new")
+        copy_tree(self.fd, f"{saved}.new")
         os.rename(f"{saved}.new", saved)
         self._step("remove stage")
-        _remove_tree(self._root_fd, self.inside)
+        remove_tree(self._root_fd, self.inside)
         self._admit()
 
     def open(self) -> list[Op]:
@@ -439,7 +495,7 @@ class Stage:
         Raises:
             HostError: there is none, or it cannot be read.
         """
-        stored = _read(f"{self._home}/{_JOURNAL}")
+        stored = read(f"{self._home}/{_JOURNAL}")
         if not stored:
             self._remove_leftovers()
             raise HostError("bring the apply to an end", "none ended in its middle", fix=("membrane changes",))
@@ -452,7 +508,8 @@ class Stage:
                 raise ValueError("it is another workspace's, or of another version")
         except (KeyError, TypeError, ValueError) as error:
             raise HostError("read the journal", str(error), target=f"{self._home}/{_JOURNAL}") from None
-        self.inside = _read(f"{self._home}/{_PLACE}").get("inside", "")
+        self.rows = stored.get("rows", [])
+        self.inside = read(f"{self._home}/{_PLACE}").get("inside", "")
         if self.inside:
             self._exclude()
             self._restage()
@@ -460,21 +517,16 @@ class Stage:
             self.fd = os.open(f"{self._home}/stage", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         return ops
 
-    def rows(self) -> list[list[Any]]:
-        """The rows that ``commit`` was given."""
-        rows: list[list[Any]] = _read(f"{self._home}/{_JOURNAL}").get("rows", [])
-        return rows
-
     def _restage(self) -> None:
         """Open the stage in the workspace; where only the copy in the state is left, make it anew."""
         saved = f"{self._home}/stage"
         if os.path.exists(saved):
             self._step("restage")
-            _remove_tree(self._root_fd, self.inside)
+            remove_tree(self._root_fd, self.inside)
             fd = os.open(saved, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 root = f"/proc/self/fd/{self._root_fd}"
-                _copy_tree(fd, f"{root}/{self.inside}")
+                copy_tree(fd, f"{root}/{self.inside}")
             finally:
                 os.close(fd)
             shutil.rmtree(f"{saved}.old", ignore_errors=True)
@@ -492,7 +544,7 @@ class Stage:
         if not os.path.exists(f"{self._undo}/{_JOURNAL}"):
             raise HostError("undo the apply", "there is none that can be undone")
         self._remove_leftovers()
-        self.inside = _read(f"{self._undo}/{_PLACE}").get("inside", "")
+        self.inside = read(f"{self._undo}/{_PLACE}").get("inside", "")
         self._exclude()
         self._step("take undo")
         os.rename(self._undo, self._home)
@@ -502,21 +554,37 @@ class Stage:
 
     def forward(self, ops: list[Op]) -> list[tuple[str, str]]:
         """Do what is not done yet; (path, why) of what cannot be done."""
-        return self._through(ops, self._do)
+
+        def work(op: Op, parents: Parents, staged: Collection[str]) -> None:
+            if not self.is_done(op, parents, staged):
+                self._carry(op, parents)
+            parents.close()  # each directory anew: the host may have moved it
+
+        return self._through(ops, work)
 
     def back(self, ops: list[Op]) -> list[tuple[str, str]]:
         """Undo what was done; (path, why) of what cannot be undone."""
         return self._through(ops[::-1], self._undo_one)
 
-    def _through(self, ops: Iterable[Op], work: Callable[[Op], None]) -> list[tuple[str, str]]:
+    def _through(
+        self, ops: Iterable[Op], work: Callable[[Op, Parents, Collection[str]], None]
+    ) -> list[tuple[str, str]]:
         left = []
-        for op in ops:
-            try:
-                work(op)
-            except MembraneError as error:
-                left.append((op.path, error.cause))
-            except OSError as error:
-                left.append((op.path, os.strerror(error.errno or 0)))
+        parents = Parents(self._root_fd)
+        try:
+            staged = frozenset(os.listdir(self.fd))  # an operation changes the name of its own slot only
+        except OSError as error:
+            return [(op.path, os.strerror(error.errno or 0)) for op in ops]
+        try:
+            for op in ops:
+                try:
+                    work(op, parents, staged)
+                except MembraneError as error:
+                    left.append((op.path, error.cause))
+                except OSError as error:
+                    left.append((op.path, os.strerror(error.errno or 0)))
+        finally:
+            parents.close()
         return left
 
     def _unfinished(self, error: BaseException, left: list[tuple[str, str]]) -> Unfinished:
@@ -527,135 +595,122 @@ class Stage:
             fix=("membrane apply --abort NAME   # tries again", "membrane apply --continue NAME"),
         )
 
-    def is_done(self, op: Op) -> bool:
-        """Was it done?  By what is in its slot."""
+    def is_done(self, op: Op, parents: Parents, staged: Collection[str]) -> bool:
+        """Was it done?  By what is in its slot; ``staged``: the names in the stage."""
         if op.do == "mode":
-            parent, name = self._parent(op)
-            try:
-                there = look_at(parent, name)
-            finally:
-                os.close(parent)
+            there = look_at(*parents.of(op.path))
             return there is not None and there.mode == op.mode
-        there = look_at(self.fd, op.slot)
         if op.do == "new":
-            return there is None
+            return op.slot not in staged
         if op.do == "remove":
-            return there is not None
-        return there is None or there.inode != op.new[1]
+            return op.slot in staged
+        held = _status_at(self.fd, op.slot)
+        return held is None or held.st_ino != op.new[1]
 
-    def _parent(self, op: Op) -> tuple[int, str]:
-        parent, _, name = op.path.rpartition("/")
-        return open_directory(self._root_fd, parent), name
-
-    def _do(self, op: Op) -> None:
-        if not self.is_done(op):
-            self._carry(op)
-
-    def _carry(self, op: Op) -> None:
+    def _carry(self, op: Op, parents: Parents) -> None:
         """Do an operation that is not done."""
         self._step(op.do)
-        parent, name = self._parent(op)
-        try:
-            with _Lock(parent, op.lock):
-                if op.do == "mode":
-                    self._mode(parent, name, op.new, op.was, op.mode)
-                    return
-                if op.do == "new":
-                    try:
-                        syscalls.rename_new(self.fd, op.slot, parent, name)
-                    except FileExistsError:
-                        raise _conflict(op, "it was made in the workspace meanwhile") from None
-                    return
-                there = look_at(parent, name)
-                if there is None or mark(there) != op.old:
-                    raise _conflict(op, "it was changed in the workspace meanwhile")
-                if op.do == "put":
-                    if there.what == "directory" and not _is_empty(parent, name):
-                        raise _conflict(op, "something was made in it in the workspace meanwhile")
+        parent, name = parents.of(op.path)
+        with _Lock(parent, op.lock):
+            if op.do == "mode":
+                self._mode(parent, name, op.new, op.was, op.mode)
+                return
+            if op.do == "new":
+                try:
+                    syscalls.rename_new(self.fd, op.slot, parent, name)
+                except FileExistsError:
+                    raise _conflict(op.path, "it was made in the workspace meanwhile") from None
+                return
+            there = _status_at(parent, name)
+            if there is None or _mark(there) != op.old:
+                raise _conflict(op.path, "it was changed in the workspace meanwhile")
+            if op.do == "put":
+                if stat.S_ISDIR(there.st_mode) and not _is_empty(parent, name):
+                    raise _conflict(op.path, "something was made in it in the workspace meanwhile")
+                syscalls.exchange(self.fd, op.slot, parent, name)
+                filled = stat.S_ISDIR(there.st_mode) and not _is_empty(self.fd, op.slot)
+                if filled or self._mark_now(op.slot) != op.old:
                     syscalls.exchange(self.fd, op.slot, parent, name)
-                    filled = there.what == "directory" and not _is_empty(self.fd, op.slot)
-                    if filled or self.mark(op.slot) != op.old:
-                        syscalls.exchange(self.fd, op.slot, parent, name)
-                        raise _conflict(op, "it was changed in the workspace meanwhile")
-                else:
-                    self._remove(op, parent, name, there)
-        finally:
-            os.close(parent)
+                    raise _conflict(op.path, "it was changed in the workspace meanwhile")
+            else:
+                self._remove(op, parent, name, stat.S_ISDIR(there.st_mode))
 
-    def _remove(self, op: Op, parent: int, name: str, there: Side) -> None:
-        if there.what == "directory" and not _is_empty(parent, name):
-            raise _conflict(op, "something was made in it in the workspace meanwhile")
+    def _remove(self, op: Op, parent: int, name: str, directory: bool) -> None:
+        if directory and not _is_empty(parent, name):
+            raise _conflict(op.path, "something was made in it in the workspace meanwhile")
         syscalls.rename_new(parent, name, self.fd, op.slot)
-        if self.mark(op.slot) != op.old or (there.what == "directory" and not _is_empty(self.fd, op.slot)):
+        if self._mark_now(op.slot) != op.old or (directory and not _is_empty(self.fd, op.slot)):
             syscalls.rename_new(self.fd, op.slot, parent, name)
-            raise _conflict(op, "it was changed in the workspace meanwhile")
+            raise _conflict(op.path, "it was changed in the workspace meanwhile")
 
-    def _undo_one(self, op: Op) -> None:
-        if not self.is_done(op):
+    def _undo_one(self, op: Op, parents: Parents, staged: Collection[str]) -> None:
+        if not self.is_done(op, parents, staged):
             return
         self._step(f"undo {op.do}")
-        parent, name = self._parent(op)
-        try:
-            with _Lock(parent, op.lock):
-                there = look_at(parent, name)
-                if op.do == "remove":
-                    try:
-                        syscalls.rename_new(self.fd, op.slot, parent, name)
-                    except FileExistsError:
-                        raise _conflict(op, "something else was made there since") from None
-                elif op.do == "mode":
-                    self._mode(parent, name, op.new, op.mode, op.was)
-                elif not self._is_ours(op, parent, name, there):
-                    raise _conflict(op, "it was changed in the workspace since")
-                elif there is None:
-                    raise _conflict(op, "it was deleted in the workspace since")
-                elif op.do == "put" and there.what != "directory":
-                    syscalls.exchange(self.fd, op.slot, parent, name)
-                elif there.what == "directory" and not _is_empty(parent, name):
-                    raise _conflict(op, "something was made in it since")
-                elif op.do == "put":
-                    syscalls.exchange(self.fd, op.slot, parent, name)
-                else:
-                    syscalls.rename_new(parent, name, self.fd, op.slot)
-        finally:
-            os.close(parent)
+        parent, name = parents.of(op.path)
+        with _Lock(parent, op.lock):
+            there = _status_at(parent, name)
+            directory = there is not None and stat.S_ISDIR(there.st_mode)
+            if op.do == "remove":
+                try:
+                    syscalls.rename_new(self.fd, op.slot, parent, name)
+                except FileExistsError:
+                    raise _conflict(op.path, "something else was made there since") from None
+            elif op.do == "mode":
+                self._mode(parent, name, op.new, op.mode, op.was)
+            elif not self._is_ours(op, parent, name, there):
+                raise _conflict(op.path, "it was changed in the workspace since")
+            elif there is None:
+                raise _conflict(op.path, "it was deleted in the workspace since")
+            elif op.do == "put" and not directory:
+                syscalls.exchange(self.fd, op.slot, parent, name)
+            elif directory and not _is_empty(parent, name):
+                raise _conflict(op.path, "something was made in it since")
+            elif op.do == "put":
+                syscalls.exchange(self.fd, op.slot, parent, name)
+            else:
+                syscalls.rename_new(parent, name, self.fd, op.slot)
 
     def hindrances(self, ops: Iterable[Op]) -> list[tuple[str, str]]:
         """(path, why) of what cannot be undone as the workspace is now."""
         left = []
         made = {op.path for op in ops if op.do in ("new", "put")}
-        for op in ops:
-            try:
-                if op.do == "mode" or not self.is_done(op):
-                    continue
-                parent, name = self._parent(op)
-                try:
-                    there = look_at(parent, name)
-                    if op.do == "remove":
-                        if there is not None and op.path not in made:
-                            left.append((op.path, "something else was made there since"))
-                    elif not self._is_ours(op, parent, name, there):
-                        left.append((op.path, "it was changed in the workspace since"))
-                finally:
-                    os.close(parent)
-            except (FileNotFoundError, NotADirectoryError):
-                if op.do != "remove":
-                    left.append((op.path, "it was deleted in the workspace since"))
-            except OSError as error:
-                parts = op.path.split("/")
-                above = {"/".join(parts[:count]) for count in range(1, len(parts))}
-                if op.do == "remove" and error.errno == errno.ELOOP and above & made:
-                    continue  # a link of this apply is above it, which goes first; it is looked at by itself
-                left.append((op.path, os.strerror(error.errno or 0)))
+        staged = frozenset(os.listdir(self.fd))
+        parents = Parents(self._root_fd)
+        try:
+            for op in ops:
+                why = "" if op.do == "mode" else self._hindrance(op, parents, staged, made)
+                if why:
+                    left.append((op.path, why))
+        finally:
+            parents.close()
         return left
 
+    def _hindrance(self, op: Op, parents: Parents, staged: Collection[str], made: Collection[str]) -> str:
+        try:
+            if not self.is_done(op, parents, staged):
+                return ""
+            parent, name = parents.of(op.path)
+            there = _status_at(parent, name)
+            if op.do == "remove":
+                return "something else was made there since" if there is not None and op.path not in made else ""
+            return "" if self._is_ours(op, parent, name, there) else "it was changed in the workspace since"
+        except (FileNotFoundError, NotADirectoryError):
+            return "" if op.do == "remove" else "it was deleted in the workspace since"
+        except OSError as error:
+            above = (op.path[:at] for at, char in enumerate(op.path) if char == "/")
+            if op.do == "remove" and error.errno == errno.ELOOP and any(each in made for each in above):
+                return ""  # a link of this apply is above it, which goes first; it is looked at by itself
+            return os.strerror(error.errno or 0)
+
     @staticmethod
-    def _is_ours(op: Op, parent: int, name: str, there: Side | None) -> bool:
+    def _is_ours(op: Op, parent: int, name: str, there: os.stat_result | None) -> bool:
         """Is there still what was put in place?  An index may have been written anew with the same entries."""
         if there is None:
             return False
-        if mark(there) == op.new or not op.listed or there.what != "file" or there.size > LARGEST_INDEX:
-            return mark(there) == op.new
+        is_index = op.listed and stat.S_ISREG(there.st_mode) and there.st_size <= LARGEST_INDEX
+        if _mark(there) == op.new or not is_index:
+            return _mark(there) == op.new
         fd = open_below(parent, name, os.O_RDONLY)
         try:
             data = b"".join(pieces(fd))
@@ -697,9 +752,9 @@ class _Lock:
             os.unlink(self._name, dir_fd=self._directory)
 
 
-def _conflict(op: Op, why: str) -> Conflict:
-    error = Conflict("apply the changes", why, target=ascii(op.path)[1:-1])
-    error.paths = ((op.path, why),)
+def _conflict(path: str, why: str) -> Conflict:
+    error = Conflict("apply the changes", why, target=ascii(path)[1:-1])
+    error.paths = ((path, why),)
     return error
 
 
@@ -710,85 +765,3 @@ def _is_empty(parent: int, name: str) -> bool:
             return next(listing, None) is None
     finally:
         os.close(fd)
-
-
-def _copy_tree(source: int, target: str) -> None:
-    """A flat stage, copied: files, links, fifos and empty directories, as they are; what cannot be read is left out."""
-    os.mkdir(target, 0o700)
-    for name in os.listdir(source):
-        status = os.stat(name, dir_fd=source, follow_symlinks=False)
-        place = f"{target}/{name}"
-        if stat.S_ISLNK(status.st_mode):
-            os.symlink(os.readlink(name, dir_fd=source), place)
-        elif stat.S_ISDIR(status.st_mode):
-            os.mkdir(place, 0o700)
-            os.chmod(place, stat.S_IMODE(status.st_mode))
-        elif stat.S_ISFIFO(status.st_mode):
-            os.mkfifo(place, stat.S_IMODE(status.st_mode))
-        elif stat.S_ISREG(status.st_mode):
-            try:
-                shutil.copy2(f"/proc/self/fd/{source}/{name}", place, follow_symlinks=False)
-            except PermissionError:
-                continue
-        else:
-            continue
-        if os.geteuid() == 0:
-            os.chown(place, status.st_uid, status.st_gid, follow_symlinks=False)
-
-
-def _remove_path(path: str) -> None:
-    home = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        _remove_tree(home, os.path.basename(path))
-    finally:
-        os.close(home)
-
-
-def _remove_tree(parent: int, name: str) -> None:
-    """A stage of ours, removed by descriptors; what cannot be removed stays."""
-    try:
-        handle = open_below(parent, name, os.O_PATH | os.O_DIRECTORY)
-    except OSError:
-        return
-    try:
-        os.chmod(f"/proc/self/fd/{handle}", 0o700)
-    except OSError:
-        return
-    finally:
-        os.close(handle)
-    shutil.rmtree(name, ignore_errors=True, dir_fd=parent)
-
-
-def _write(path: str, stored: dict[str, Any]) -> None:
-    import json
-
-    with open(f"{path}.new", "wb") as file:
-        file.write(json.dumps(stored, ensure_ascii=True).encode())
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(f"{path}.new", path)
-    directory = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
-
-
-def _read(path: str) -> dict[str, Any]:
-    """What ``_write`` wrote; {}: nothing is there.
-
-    Raises:
-        HostError: it cannot be read.
-    """
-    import json
-
-    try:
-        with open(path, "rb") as file:
-            stored = json.load(file)
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise HostError("read the journal", str(error), target=path) from None
-    if not isinstance(stored, dict):
-        raise HostError("read the journal", "it is something else", target=path)
-    return stored

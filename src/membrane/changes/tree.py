@@ -65,6 +65,43 @@ def open_directory(root_fd: int, path: str) -> int:
     return open_below(root_fd, path, os.O_RDONLY | os.O_DIRECTORY)
 
 
+class Parents:
+    """The directories of names below ``root_fd``, open one at a time: names in their order are mostly of the same.
+
+    Each is opened as by ``open_directory``; ``close`` lets go of the last one.
+    """
+
+    def __init__(self, root_fd: int) -> None:
+        self._root_fd, self._path, self._fd = root_fd, "", -1
+
+    def of(self, path: str) -> tuple[int, str]:
+        """(the open directory that holds ``path``, its name in there).
+
+        Raises:
+            OSError: as ``open_below``.
+        """
+        parent, _, name = path.rpartition("/")
+        if self._fd < 0 or parent != self._path:
+            self.close()
+            self._fd, self._path = open_directory(self._root_fd, parent), parent
+        return self._fd, name
+
+    def is_there(self) -> bool:
+        """Does the path of the directory that is open still lead to it?"""
+        if self._fd < 0:
+            return True
+        fd = open_directory(self._root_fd, self._path)
+        try:
+            return os.path.samestat(os.fstat(fd), os.fstat(self._fd))
+        finally:
+            os.close(fd)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+
 def look(root_fd: int, path: str) -> Side | None:
     """What is at ``path`` below ``root_fd``; None: nothing.
 
@@ -118,13 +155,19 @@ def attributes(fd: int) -> dict[str, bytes]:
     out = {}
     try:
         for name in os.listxattr(fd):
-            known = name in _ACLS or name == CAPABILITY
-            if known or (name.startswith("user.") and not name.startswith("user.overlay.")):
+            if _counts(name):
                 out[name] = os.getxattr(fd, name)
     except OSError as error:
         if error.errno not in (errno.EOPNOTSUPP, errno.ENODATA):
             raise
     return out
+
+
+def _counts(name: str) -> bool:
+    """Is it an extended attribute that counts?"""
+    if name.startswith("user."):
+        return not name.startswith("user.overlay.")
+    return name in _ACLS or name == CAPABILITY
 
 
 class Copy:
@@ -142,12 +185,16 @@ class Copy:
         self._rule = hidden
         self._chains: dict[str, tuple[tuple[int, ...], bool]] = {"": (tuple(reversed(range(len(self.layers)))), True)}
         self._hidden: dict[str, bool] = {"": False}
+        self._base = Parents(base_fd)
         self._left = MOST_CHANGES
         self._moved = False  # was a name of the workspace deleted or replaced inside?
         self._closed: dict[tuple[int, int], tuple[int, str, int]] = {}  # (device, inode): layer, path, mode
+        self._parents = [Parents(layer) for layer in self.layers]  # for files: nothing in a frozen layer moves
 
     def close(self) -> None:
-        """Put back the modes of what the command had closed for its owner."""
+        """Put back the modes of what the command had closed for its owner; no descriptor of it is left."""
+        for each in self._parents:
+            each.close()
         while self._closed:
             _key, (layer, path, mode) = self._closed.popitem()  # what is below first
             handle = open_below(self.layers[layer], path, os.O_PATH)
@@ -254,9 +301,9 @@ class Copy:
         out: dict[str, int] = {}
         gone: set[str] = set()
         for layer in above:
-            for name, there in self._listed(layer, path):
+            for name, is_gone in self._named(layer, path):
                 if name not in out and name not in gone:
-                    if is_whiteout(there):
+                    if is_gone:
                         gone.add(name)
                     else:
                         out[name] = layer
@@ -273,13 +320,17 @@ class Copy:
             OSError: as ``open_below``.
         """
         flags |= os.O_NONBLOCK | os.O_NOCTTY
-        if layer < 0:
-            return open_below(self.base_fd, path, flags)
+        if layer < 0 or not path:
+            return open_below(self.base_fd if layer < 0 else self.layers[layer], path, flags)
         try:
-            return open_below(self.layers[layer], path, flags)
+            directory, name = self._parents[layer].of(path)
+            return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
         except PermissionError:
             self._open_up(layer, path)
             return open_below(self.layers[layer], path, flags)
+        except OSError as error:
+            error.filename = path
+            raise
 
     def lost_its_origin(self, layer: int, path: str, there: Side) -> bool:
         """Was ``there``, a file of a layer, made from one of the workspace that has gone, so far as can be known?
@@ -293,14 +344,19 @@ class Copy:
         return self._has_origin(layer, path)
 
     def _has_origin(self, layer: int, path: str) -> bool:
+        return _ORIGIN in self._marks(layer, path)
+
+    def _marks(self, layer: int, path: str) -> list[str]:
+        """The names of all extended attributes of a file of a layer; [] where it can have none."""
         fd = self.open(layer, path)
         try:
-            os.getxattr(fd, _ORIGIN)
-        except OSError:
-            return False
+            return os.listxattr(fd)
+        except OSError as error:
+            if error.errno == errno.EOPNOTSUPP:
+                return []
+            raise
         finally:
             os.close(fd)
-        return True
 
     # ------------------------------------------------------------ the changes
 
@@ -312,6 +368,13 @@ class Copy:
             OSError: a layer cannot be read.
         """
         self._left = MOST_CHANGES
+        self._base = Parents(self.base_fd)
+        try:
+            return self._changes()
+        finally:
+            self._base.close()
+
+    def _changes(self) -> list[Change]:
         out: list[Change] = []
         todo = [("", True)]
         while todo:
@@ -354,6 +417,25 @@ class Copy:
             os.close(fd)
         return out
 
+    def _named(self, layer: int, path: str) -> list[tuple[str, bool]]:
+        """The names in a directory of a layer, each with whether it is a whiteout."""
+        fd = open_directory(self.layers[layer], path)
+        out = []
+        try:
+            with os.scandir(fd) as listing:
+                for entry in listing:
+                    # By the kind that the listing gives, without a look at each: a whiteout is a device.
+                    gone = False
+                    if not (entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False)):
+                        there = look_at(fd, entry.name)
+                        gone = there is not None and is_whiteout(there)
+                    out.append((entry.name, gone))
+                    if len(out) > MOST_CHANGES:
+                        raise TooMuch("list the changes", f"more than {MOST_CHANGES} names differ")
+        finally:
+            os.close(fd)
+        return out
+
     def _base_names(self, path: str) -> list[str]:
         try:
             fd = open_directory(self.base_fd, path)
@@ -375,7 +457,9 @@ class Copy:
         before: Side | None = None
         if compared and not hidden:
             try:
-                before = look(self.base_fd, path)
+                before = look_at(*self._base.of(path))
+            except (FileNotFoundError, NotADirectoryError):
+                pass
             except OSError as error:
                 never = (f"the workspace cannot be looked at there ({os.strerror(error.errno or 0)})",)
         if is_whiteout(there):
@@ -450,6 +534,8 @@ class Copy:
             os.close(mine)
 
     def _attributes(self, layer: int, path: str, *, new: bool = False) -> tuple[str, ...]:
+        if new and not any(_counts(name) for name in self._marks(layer, path)):
+            return ()
         fd = self.open(layer, path)
         try:
             mine = attributes(fd)
@@ -497,10 +583,18 @@ def masked(masks_fd: int) -> Callable[[str], bool]:
     A whiteout, a file, or an opaque directory; any other directory is on the way to one.
     """
 
+    empty: set[str] = set()  # names that it does not have: nothing is below them
+
     def hidden(path: str) -> bool:
+        if path.rpartition("/")[0] in empty:
+            empty.add(path)
+            return False
         there = look(masks_fd, path)
-        if there is None or there.what != "directory":
-            return there is not None
+        if there is None:
+            empty.add(path)
+            return False
+        if there.what != "directory":
+            return True
         fd = open_directory(masks_fd, path)
         try:
             return os.getxattr(fd, _OPAQUE) == b"y"
@@ -566,8 +660,11 @@ def paired(copy: Copy, changes: list[Change]) -> list[Change]:
 _FICLONE = 0x40049409  # include/uapi/linux/fs.h
 
 
+LARGEST_READ = 1 << 16  # bytes of a file that is read at once: it has to be read for its hash in any case
+
+
 def copy_file(source: int, target: int) -> bytes:
-    """All bytes of an open file, by reference where the file system has that; holes stay holes (SEEK_DATA).
+    """All bytes of an open file, a large one by reference where the file system has that; holes stay (SEEK_DATA).
 
     Returns: the hash of what was written, where it has passed through here without a hole; else nothing.
     """
@@ -575,13 +672,14 @@ def copy_file(source: int, target: int) -> bytes:
     from hashlib import blake2b
 
     made, at, whole = blake2b(digest_size=32), 0, True
-    try:
-        fcntl.ioctl(target, _FICLONE, source)
-        return b""
-    except OSError:
-        pass
     status = os.fstat(source)
     size = status.st_size
+    if size > LARGEST_READ:
+        try:
+            fcntl.ioctl(target, _FICLONE, source)
+            return b""
+        except OSError:
+            pass
     if status.st_blocks * 512 >= size:
         extents: Iterable[tuple[int, int]] = ((0, size),)  # no hole that would be worth the asking
     else:

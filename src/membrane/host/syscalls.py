@@ -34,6 +34,7 @@ if MACHINE not in COLUMNS:
     raise ImportError(f"membrane has no system call numbers for {MACHINE}")
 _NR = {name: row[COLUMNS[MACHINE]] for name, row in NUMBERS.items()}
 _OPEN_TREE, _MOVE_MOUNT, _OPENAT2 = _NR["open_tree"], _NR["move_mount"], _NR["openat2"]
+_RENAMEAT2 = _NR["renameat2"]
 
 CLONE_NEWTIME = 0x00000080
 CLONE_NEWNS = 0x00020000
@@ -255,9 +256,7 @@ def rename_new(directory: int, name: str, other_directory: int, other_name: str)
         FileExistsError: something has it.
         OSError: EINVAL where the file system cannot do that; EXDEV between two mounts.
     """
-    result = _syscall(
-        _NR["renameat2"], directory, _bytes(name), other_directory, _bytes(other_name), ctypes.c_uint(_RENAME_NOREPLACE)
-    )
+    result = _syscall(_RENAMEAT2, directory, _bytes(name), other_directory, _bytes(other_name), _RENAME_NOREPLACE)
     _check(result, "renameat2", name)
 
 
@@ -267,9 +266,7 @@ def exchange(directory: int, name: str, other_directory: int, other_name: str) -
     Raises:
         OSError: EINVAL where the file system cannot do that; EXDEV between two mounts.
     """
-    result = _syscall(
-        _NR["renameat2"], directory, _bytes(name), other_directory, _bytes(other_name), ctypes.c_uint(_RENAME_EXCHANGE)
-    )
+    result = _syscall(_RENAMEAT2, directory, _bytes(name), other_directory, _bytes(other_name), _RENAME_EXCHANGE)
     _check(result, "renameat2", name)
 
 

@@ -101,7 +101,7 @@ def test_what_cannot_be_read_says_why(made: Workspace) -> None:
         found = next(change for change in each.changes() if change.path == "text")
         os.unlink(made.layer / "text")
         last = pane.pane(copy, found, each.texts, 60).rows[-1]
-    assert last.text == "cannot be read: openat2: No such file or directory"
+    assert last.text == "cannot be read: No such file or directory"
 
 
 def test_rows_are_bounded_and_a_hunk_that_is_cut_cannot_be_chosen(

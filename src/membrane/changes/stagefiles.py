@@ -1,0 +1,105 @@
+"""The files of an apply beside the workspace: a stage copied or removed, a journal written or read.
+
+Theory of operation
+-------------------
+A stage is flat: one directory of files, links, fifos and empty directories.  What is removed here is ours, and is
+removed by descriptors, so that no link leads out of it.  A journal is JSON and gets its name by rename(2) when it is on
+the disk, so there is never half of one.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+
+from ..errors import HostError
+from .tree import open_below
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def copy_tree(source: int, target: str) -> None:
+    """A flat stage, copied: files, links, fifos and empty directories, as they are; what cannot be read is left out."""
+    os.mkdir(target, 0o700)
+    for name in os.listdir(source):
+        status = os.stat(name, dir_fd=source, follow_symlinks=False)
+        place = f"{target}/{name}"
+        if stat.S_ISLNK(status.st_mode):
+            os.symlink(os.readlink(name, dir_fd=source), place)
+        elif stat.S_ISDIR(status.st_mode):
+            os.mkdir(place, 0o700)
+            os.chmod(place, stat.S_IMODE(status.st_mode))
+        elif stat.S_ISFIFO(status.st_mode):
+            os.mkfifo(place, stat.S_IMODE(status.st_mode))
+        elif stat.S_ISREG(status.st_mode):
+            try:
+                shutil.copy2(f"/proc/self/fd/{source}/{name}", place, follow_symlinks=False)
+            except PermissionError:
+                continue
+        else:
+            continue
+        if os.geteuid() == 0:
+            os.chown(place, status.st_uid, status.st_gid, follow_symlinks=False)
+
+
+def remove_path(path: str) -> None:
+    """``remove_tree`` by a path of ours."""
+    home = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        remove_tree(home, os.path.basename(path))
+    finally:
+        os.close(home)
+
+
+def remove_tree(parent: int, name: str) -> None:
+    """A stage of ours, removed by descriptors; what cannot be removed stays."""
+    try:
+        handle = open_below(parent, name, os.O_PATH | os.O_DIRECTORY)
+    except OSError:
+        return
+    try:
+        os.chmod(f"/proc/self/fd/{handle}", 0o700)
+    except OSError:
+        return
+    finally:
+        os.close(handle)
+    shutil.rmtree(name, ignore_errors=True, dir_fd=parent)
+
+
+def write(path: str, stored: dict[str, Any]) -> None:
+    """Write a file of JSON, in one step and to the disk."""
+    import json
+
+    with open(f"{path}.new", "wb") as file:
+        file.write(json.dumps(stored, ensure_ascii=True).encode())
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(f"{path}.new", path)
+    directory = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def read(path: str) -> dict[str, Any]:
+    """What ``write`` wrote; {}: nothing is there.
+
+    Raises:
+        HostError: it cannot be read.
+    """
+    import json
+
+    try:
+        with open(path, "rb") as file:
+            stored = json.load(file)
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise HostError("read the journal", str(error), target=path) from None
+    if not isinstance(stored, dict):
+        raise HostError("read the journal", "it is something else", target=path)
+    return stored

@@ -457,3 +457,38 @@ def test_commits_come_to_repositories_that_have_not_all_objects_themselves(tmp_p
     assert git(workspace.base, "log", "--format=%s", "-2", "t").split() == ["three", "two"]
     assert git(workspace.base, "status", "--porcelain") == ""
     fsck(workspace.base)
+
+
+@pytest.mark.parametrize("what", ["HEAD", "index", "index 4", "branch"])
+def test_a_linked_work_tree_comes_only_with_the_objects_that_it_leads_to(made: Workspace, what: str) -> None:
+    git(made.base, "worktree", "add", "-q", "wt")
+    made.begin()
+    script = """
+WHAT = %r
+if WHAT.startswith("index"):
+    write("wt/c", "new"); git("-C", "wt", "add", "c")
+    if WHAT == "index 4":
+        git("-C", "wt", "update-index", "--index-version", "4")
+    name = git("-C", "wt", "rev-parse", ":c").stdout.strip()
+elif WHAT == "HEAD":
+    git("-C", "wt", "checkout", "-q", "--detach"); git("-C", "wt", "commit", "-q", "--allow-empty", "-m", "x")
+    name = git("-C", "wt", "rev-parse", "HEAD").stdout.strip()
+else:
+    git("worktree", "add", "-q", "other"); write("other/c", "new")
+    git("-C", "other", "add", "c"); git("-C", "other", "commit", "-qm", "x")
+    name = git("-C", "other", "rev-parse", "HEAD").stdout.strip()
+os.unlink(f".git/objects/{name[:2]}/{name[2:]}")
+"""
+    inside(made, script % what)
+    place = "other" if what == "branch" else "wt"
+    report = apply(made)
+    came = {change.path for change in report.applied}
+    assert not [path for path in came if path.startswith(f".git/worktrees/{place}/") and "MSG" not in path], came
+    fsck(made.base)
+    git(made.base, "gc", "-q")
+    # The control: with its objects it comes, and git outside goes on there.
+    made.add_layer()
+    inside(made, "import shutil; shutil.rmtree('wt'); git('worktree', 'prune'); git('worktree', 'add', '-q', 'more')")
+    applied = {change.path for change in apply(made).applied}
+    assert ".git/worktrees/more/HEAD" in applied
+    assert git(made.base / "more", "status", "--porcelain") == ""

@@ -535,6 +535,8 @@ def index_pack(stage: str, pack: str, idx: str, width: int) -> str:
     import shutil
     import subprocess
 
+    from .connected import bounded
+
     git = shutil.which("git")
     if git is None:
         return "there is no git here that could check it"
@@ -550,12 +552,12 @@ def index_pack(stage: str, pack: str, idx: str, width: int) -> str:
     os.link(f"{stage}/{pack}", f"{stage}/{pack}.pack")
     try:
         done = subprocess.run(
-            [git, "-c", "pack.writeReverseIndex=false", "index-pack", f"--object-format={form}", "-o",
-             f"{stage}/{idx}.idx", f"{stage}/{pack}.pack"],
+            bounded((git, "-c", "pack.writeReverseIndex=false", "index-pack", f"--object-format={form}", "-o",
+                     f"{stage}/{idx}.idx", f"{stage}/{pack}.pack")),
             cwd=stage, env=environment, capture_output=True, stdin=subprocess.DEVNULL, timeout=PACK_TIME, check=False,
         )  # fmt: skip
         if done.returncode:
-            return "git index-pack does not take it for a pack"
+            return "git index-pack does not take it for a pack, or needs too much memory for it"
         os.rename(f"{stage}/{idx}.idx", f"{stage}/{idx}")
     except subprocess.TimeoutExpired:
         return f"git index-pack took more than {PACK_TIME} seconds"

@@ -27,6 +27,7 @@ import time
 from ..errors import HostError
 from ..value import Value
 from ..workspace.gitindex import hash_size
+from ..workspace.judge import pointer_target
 from ..workspace.protect import fold
 from .base import Row
 from .model import Change, Side
@@ -396,14 +397,60 @@ class Repositories:
             slots: the file in the ``stage`` of each path.
         """
         parts: dict[str, list[Change]] = {}
-        for change in chosen:
+        for change in (chosen := tuple(chosen)):
             place = self.owner.get(change.path, "")
             if place:
                 parts.setdefault(place, []).append(change)
         out: dict[str, str] = {}
         for place, changes in parts.items():
             out |= self._lacking(place, changes, slots, stage)
+        out |= self._unpointed({change.path: change for change in chosen if change.path not in out}, slots, stage)
         return out
+
+    def _unpointed(self, coming: dict[str, Change], slots: dict[str, str], stage: str) -> dict[str, str]:
+        """What would leave a ``.git`` file that points to no git directory: git fails there, and often above it."""
+        gone = {
+            path for change in coming.values() for path in change.paths if path == change.source or not change.after
+        }
+        out: dict[str, str] = {}
+        for path, change in coming.items():
+            if change.what != "file" or path not in slots or fold(path.rpartition("/")[2]) != ".git":
+                continue
+            text = os.fsdecode(_whole(stage, slots[path]))
+            place = pointer_target(self._copy.base_fd, path, text)
+            head = f"{place}/HEAD"
+            there = head not in gone and (head in coming or self._what(head) != "")
+            if place and not there:
+                out[path] = "the git directory that it points to does not come"
+        seats = {}
+        for path in gone:
+            place = self.owner.get(path, "")
+            seat = _seat(path[len(place) + 1 :])[0] if place else ""
+            if seat:
+                seats[f"{place}/{seat[:-1]}"] = place
+        for seat in seats:
+            pointer = pointer_target(
+                self._copy.base_fd, f"{seat}/gitdir", "gitdir: " + os.fsdecode(_bytes(self._host, f"{seat}/gitdir"))
+            )
+            stays = pointer and pointer not in gone and self._what(pointer) == "file"
+            if stays or any(path not in gone for path in self._files(seat)):
+                why = "the linked work tree goes as a whole, with its .git file, and some of that stays"
+                out |= dict.fromkeys((path for path in gone & coming.keys() if path.startswith(f"{seat}/")), why)
+        return out
+
+    def _files(self, place: str) -> list[str]:
+        """All of the host's names below a directory that are no directories."""
+        out: list[str] = []
+        todo = [place]
+        while todo and len(out) <= MOST_REFS:
+            here = todo.pop()
+            try:
+                names = [f"{here}/{name}" for name in self._host.names(here)]
+            except OSError:
+                return [here]
+            for path in names:
+                (todo if self._what(path) == "directory" else out).append(path)
+        return [place] if todo else out
 
     def _lacking(self, place: str, changes: list[Change], slots: dict[str, str], stage: str) -> dict[str, str]:
         from .connected import lacking

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
 import zlib
 from hashlib import sha1
 from pathlib import Path
@@ -521,3 +522,36 @@ def test_git_gets_a_bounded_memory_for_what_comes(made: Workspace, monkeypatch: 
     monkeypatch.undo()
     apply(made)
     assert "refs/heads/large" in refs_of(made.base)  # the control
+
+
+def test_a_linked_work_tree_never_points_to_nothing(made: Workspace) -> None:
+    """git would fail there, and does not with the files only."""
+    inside(made, "git('worktree', 'add', '-q', 'wt')")
+    with engine(made) as each:
+        report = each.apply(["wt"])
+    assert [why for change, why in report.refused if change.path == "wt/.git"] == [
+        "the git directory that it points to does not come"
+    ]
+    assert (made.base / "wt/a").exists() and not (made.base / "wt/.git").exists()
+    git(made.base / "wt", "status")
+    (made.base / "wt/.git").write_text(f"gitdir: {made.base}/.git/worktrees/wt\n")
+    control = subprocess.run(["git", "status"], cwd=made.base / "wt", capture_output=True, check=False)
+    assert control.returncode == 128
+    (made.base / "wt/.git").unlink()
+    apply(made)
+    assert git(made.base / "wt", "status", "--porcelain") == ""
+
+
+def test_a_linked_work_tree_goes_as_a_whole(made: Workspace) -> None:
+    git(made.base, "worktree", "add", "-q", "wt")
+    made.begin()
+    inside(made, "git('worktree', 'remove', '-f', 'wt')")
+    with engine(made) as each:
+        each.apply([".git/worktrees"], red=True)  # not its .git file
+    assert git(made.base / "wt", "status", "--porcelain") == ""
+    apply(made)  # not what is red: its files go
+    git(made.base / "wt", "status")
+    apply(made, red=True)
+    assert not (made.base / "wt").exists() and not (made.base / ".git/worktrees").exists()
+    git(made.base, "status")
+    fsck(made.base)

@@ -420,7 +420,7 @@ class Engine:
                     os.close(fd)
         except OSError:
             return change
-        data = merged(base, *sides)
+        data = merged(base, *sides, root=self._root)
         if data is None:
             return change.replace(conflict=f"{change.conflict}; it does not merge by itself")
         self._merged[change.path] = data, sides[1]
@@ -487,7 +487,7 @@ class Engine:
         if set(pair) != {"pack", "idx"}:
             return "a pack comes with its index only"
         width = 32 if len(pair["pack"].path.rpartition("-")[2]) == 69 else 20
-        return index_pack(self._stage.path, slots[pair["pack"].path], slots[pair["idx"].path], width)
+        return index_pack(self._stage.path, slots[pair["pack"].path], slots[pair["idx"].path], width, root=self._root)
 
     def _ops(self, chosen: Sequence[Change], slots: dict[str, str]) -> list[Op]:
         """In this order: what goes (the deepest first), what comes (the highest first), modes of directories."""

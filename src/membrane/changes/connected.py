@@ -17,6 +17,8 @@ import shutil
 import subprocess
 import time
 
+from .outside import program
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -44,6 +46,8 @@ def lacking(
     lists: Mapping[str, frozenset[str]],
     width: int,
     shallow: bytes = b"",
+    *,
+    root: str,
 ) -> dict[str, str]:
     """Which of some names lead to what will not be there, each with the reason.
 
@@ -55,11 +59,12 @@ def lacking(
         tips: an object for each name, from which all must be there.
         lists: objects for each name, each of which must be there.
         width: bytes of the name of an object.
+        root: the workspace, resolved: no git of it is run.
         shallow: what the host's file of this name holds: commits whose parents it has not (gitrepository-layout(5)).
     """
     if not tips and not any(lists.values()):
         return {}
-    git = shutil.which("git")
+    git = program("git", root)
     if git is None:
         return dict.fromkeys((*tips, *lists), _NO_GIT)
     place = f"{stage}/{_PLACE}"

@@ -479,8 +479,9 @@ class Repositories:
         known = [name for name in _Refs(self._host, place).values.values() if _is_value(name, "")]
         shallow = _bytes(self._host, f"{place}/shallow")
         host = open_directory(self._host.base_fd, f"{place}/objects")
+        root = os.readlink(f"/proc/self/fd/{self._host.base_fd}")
         try:
-            found = lacking(stage, coming, host, known, tips, lists, width, shallow)
+            found = lacking(stage, coming, host, known, tips, lists, width, shallow, root=root)
         finally:
             os.close(host)
         for seat in seats:
@@ -570,7 +571,7 @@ def _objection_to(fd: int, name: str, until: float) -> str:
     return "" if stream.eof and not stream.unused_data and made.hexdigest() == name else _OTHER
 
 
-def index_pack(stage: str, pack: str, idx: str, width: int) -> str:
+def index_pack(stage: str, pack: str, idx: str, width: int, *, root: str) -> str:
     """Make the index of a pack anew, which reads and hashes every object in it; why that failed, or empty.
 
     Args:
@@ -578,13 +579,14 @@ def index_pack(stage: str, pack: str, idx: str, width: int) -> str:
         pack: the name of the pack in it.
         idx: the name that the index gets.
         width: bytes of the name of an object.
+        root: as of ``connected.lacking``.
     """
-    import shutil
     import subprocess
 
     from .connected import bounded
+    from .outside import program
 
-    git = shutil.which("git")
+    git = program("git", root)
     if git is None:
         return "there is no git here that could check it"
     environment = {

@@ -96,6 +96,26 @@ def test_claude_code(box: Box) -> None:
     assert "example.com" in done.stderr
 
 
+@pytest.mark.needs_kernel("overlayfs in a user namespace")
+@pytest.mark.needs_tool("claude")
+def test_claude_code_in_a_reviewed_workspace(box: Box) -> None:
+    """What it makes is seen, put in place and taken back; before that nothing is there."""
+    box.allow("messages.test:8787")
+    (box.workspace / "old.txt").write_text("old\n")
+    environment = {**CLAUDE_ENVIRONMENT, "ANTHROPIC_BASE_URL": "http://messages.test:8787"}
+    arguments = ["--review=one", *options(environment), "--", *CLAUDE]
+    done = box.run(*arguments, env=path_with("claude"), timeout=AGENT_PATIENCE)
+    assert done.returncode == 0 and "All done." in done.stdout, done
+    assert "the workspace is as it was; the change set one holds: 1 added" in done.stderr, done
+    assert os.listdir(box.workspace) == ["old.txt"]
+    assert "+hello" in box.run("diff", "one").stdout.splitlines()
+    assert box.run("apply", "one").returncode == 0
+    assert (box.workspace / "made.txt").read_text() == "hello\n"
+    assert (box.workspace / "made.txt").stat().st_uid == os.getuid()
+    assert box.run("undo", "one").returncode == 0
+    assert os.listdir(box.workspace) == ["old.txt"]
+
+
 @pytest.mark.needs_tool("claude")
 def test_claude_code_by_its_profile(box: Box) -> None:
     """No policy at all: the command's name chooses the profile, which allows the real host name over TLS."""

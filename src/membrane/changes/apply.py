@@ -420,7 +420,7 @@ class Engine:
                     os.close(fd)
         except OSError:
             return change
-        data = merged(base, *sides)
+        data = merged(base, *sides, root=self._root)
         if data is None:
             return change.replace(conflict=f"{change.conflict}; it does not merge by itself")
         self._merged[change.path] = data, sides[1]
@@ -490,7 +490,7 @@ class Engine:
             return "a pack comes with its index only"
         width = 32 if len(pair["pack"].path.rpartition("-")[2]) == 69 else 20
         idx = pair["idx"]
-        why = index_pack(self._stage.path, slots[pair["pack"].path], slots[idx.path], width)
+        why = index_pack(self._stage.path, slots[pair["pack"].path], slots[idx.path], width, root=self._root)
         if not why and idx.after is not None:
             self._stage.replaced(slots[idx.path], idx.after)
             self._digests.pop(idx.path, None)

@@ -7,7 +7,7 @@ of their own, in the stage, which has the objects of the host's as alternates (g
 ``git rev-list --objects`` walks from what would move to what the host's refs have, and ``git cat-file --batch-check``
 asks for single names.  No configuration is read but three lines of ours, and no ref but those that are given.
 
-What cannot be found out in time, or without git, is not there.
+What cannot be found out in time, in the memory that git gets, or without git, is not there.
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ import shutil
 import subprocess
 import time
 
+from .outside import program
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 TIME = 300.0  # seconds for all questions about one repository
+MEMORY = 4 << 20  # KiB that each git of ours may allocate: a deflated megabyte may be a gigabyte (RFC 1951)
 MOST_ALONE = 100  # names that are walked from one by one, where not all of them lead to what is there
 LACKING = "an object that it leads to is not there"
 _NO_GIT = "there is no git here that could check where it leads"
@@ -43,6 +46,8 @@ def lacking(
     lists: Mapping[str, frozenset[str]],
     width: int,
     shallow: bytes = b"",
+    *,
+    root: str,
 ) -> dict[str, str]:
     """Which of some names lead to what will not be there, each with the reason.
 
@@ -54,11 +59,12 @@ def lacking(
         tips: an object for each name, from which all must be there.
         lists: objects for each name, each of which must be there.
         width: bytes of the name of an object.
+        root: the workspace, resolved: no git of it is run.
         shallow: what the host's file of this name holds: commits whose parents it has not (gitrepository-layout(5)).
     """
     if not tips and not any(lists.values()):
         return {}
-    git = shutil.which("git")
+    git = program("git", root)
     if git is None:
         return dict.fromkeys((*tips, *lists), _NO_GIT)
     place = f"{stage}/{_PLACE}"
@@ -81,6 +87,11 @@ def lacking(
         return dict.fromkeys((*tips, *lists), "where it leads could not be found out")
     finally:
         shutil.rmtree(place, ignore_errors=True)
+
+
+def bounded(words: Iterable[str]) -> list[str]:
+    """The words of a command that may allocate ``MEMORY`` (setrlimit(2), RLIMIT_DATA); files that it maps are apart."""
+    return ["/bin/sh", "-c", f'ulimit -d {MEMORY} && exec "$@"', "sh", *words]
 
 
 def _make(place: str, coming: Mapping[str, str], stage: str, host: int, width: int, shallow: bytes) -> None:
@@ -111,7 +122,7 @@ class _Git:
 
     def _run(self, words: Iterable[str], lines: Iterable[str]) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(
-            [self._git, *words],
+            bounded([self._git, *words]),
             cwd="/",
             env=self._environment,
             input="".join(f"{line}\n" for line in lines).encode("ascii"),

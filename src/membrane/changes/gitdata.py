@@ -27,6 +27,7 @@ import time
 from ..errors import HostError
 from ..value import Value
 from ..workspace.gitindex import hash_size
+from ..workspace.judge import pointer_target
 from ..workspace.protect import fold
 from .base import Row
 from .model import Change, Side
@@ -48,8 +49,11 @@ _OTHER = "it is not the object that its name says"
 _HEX = frozenset("0123456789abcdef")
 _DERIVED = (".rev", ".bitmap", ".mtimes", ".keep", ".promisor", ".lock")
 _LOCKED = frozenset({"HEAD", "index", "packed-refs", "config", "config.worktree"})
+# What makes a directory a repository (setup.c, is_git_directory).
+_NEEDED = (("HEAD", ("file", "link")), ("objects", ("directory",)), ("refs", ("directory",)))
 # What says nothing of where HEAD is: settings, and other repositories.
 _APART = frozenset({"config", "config.worktree", "hooks", "info", "description", "branches", "modules", "worktrees"})
+_SHARED = frozenset({"objects", "refs", "packed-refs"})
 _ALTERNATES = frozenset({"alternates", "http-alternates"})  # gitrepository-layout(5), in objects/info
 _REPLACED = "git shows another object in place of the one that it names"  # git-replace(1)
 _MOVED = "HEAD or its branch was moved in the workspace meanwhile"
@@ -116,8 +120,7 @@ class Repositories:
     def _is_one(self, place: str) -> bool:
         known = self._known.get(place)
         if known is None:
-            wanted = (("HEAD", ("file", "link")), ("objects", ("directory",)), ("refs", ("directory",)))
-            known = self._known[place] = all(self._what(f"{place}/{name}") in what for name, what in wanted)
+            known = self._known[place] = all(self._what(f"{place}/{name}") in what for name, what in _NEEDED)
         return known
 
     def _what(self, path: str) -> str:
@@ -157,9 +160,11 @@ class Repositories:
         return change
 
     def _of(self, place: str, changes: list[Change]) -> list[Change]:
-        if self._copy.find(f"{place}/HEAD") is None:
-            first = next((change for change in changes if change.path == f"{place}/HEAD"), changes[0])
-            return [_never(first, "a repository of the workspace is not taken away")]
+        for name, what in _NEEDED:
+            there = self._copy.find(f"{place}/{name}")
+            if there is None or there[1].what not in what:
+                first = next((change for change in changes if change.path == f"{place}/{name}"), changes[0])
+                return [_never(first, "a repository of the workspace is not taken away")]
         out: list[Change] = []
         refs = False
         rest: list[Change] = []
@@ -392,50 +397,107 @@ class Repositories:
             slots: the file in the ``stage`` of each path.
         """
         parts: dict[str, list[Change]] = {}
-        for change in chosen:
+        for change in (chosen := tuple(chosen)):
             place = self.owner.get(change.path, "")
             if place:
                 parts.setdefault(place, []).append(change)
         out: dict[str, str] = {}
         for place, changes in parts.items():
             out |= self._lacking(place, changes, slots, stage)
+        out |= self._unpointed({change.path: change for change in chosen if change.path not in out}, slots, stage)
         return out
+
+    def _unpointed(self, coming: dict[str, Change], slots: dict[str, str], stage: str) -> dict[str, str]:
+        """What would leave a ``.git`` file that points to no git directory: git fails there, and often above it."""
+        gone = {
+            path for change in coming.values() for path in change.paths if path == change.source or not change.after
+        }
+        out: dict[str, str] = {}
+        for path, change in coming.items():
+            if change.what != "file" or path not in slots or fold(path.rpartition("/")[2]) != ".git":
+                continue
+            text = os.fsdecode(_whole(stage, slots[path]))
+            place = pointer_target(self._copy.base_fd, path, text)
+            head = f"{place}/HEAD"
+            there = head not in gone and (head in coming or self._what(head) != "")
+            if place and not there:
+                out[path] = "the git directory that it points to does not come"
+        seats = {}
+        for path in gone:
+            place = self.owner.get(path, "")
+            seat = _seat(path[len(place) + 1 :])[0] if place else ""
+            if seat:
+                seats[f"{place}/{seat[:-1]}"] = place
+        for seat in seats:
+            pointer = pointer_target(
+                self._copy.base_fd, f"{seat}/gitdir", "gitdir: " + os.fsdecode(_bytes(self._host, f"{seat}/gitdir"))
+            )
+            stays = pointer and pointer not in gone and self._what(pointer) == "file"
+            if stays or any(path not in gone for path in self._files(seat)):
+                why = "the linked work tree goes as a whole, with its .git file, and some of that stays"
+                out |= dict.fromkeys((path for path in gone & coming.keys() if path.startswith(f"{seat}/")), why)
+        return out
+
+    def _files(self, place: str) -> list[str]:
+        """All of the host's names below a directory that are no directories."""
+        out: list[str] = []
+        todo = [place]
+        while todo and len(out) <= MOST_REFS:
+            here = todo.pop()
+            try:
+                names = [f"{here}/{name}" for name in self._host.names(here)]
+            except OSError:
+                return [here]
+            for path in names:
+                (todo if self._what(path) == "directory" else out).append(path)
+        return [place] if todo else out
 
     def _lacking(self, place: str, changes: list[Change], slots: dict[str, str], stage: str) -> dict[str, str]:
         from .connected import lacking
 
         coming, tips, lists = {}, {}, {}
         width = self._width(place)
+        seats = {""}
         for change in changes:
             slot, inner = slots.get(change.path), change.path[len(place) + 1 :]
             if slot is None or change.after is None or change.after.what != "file":
                 continue
             if loose_name(inner) or pack_name(inner):
                 coming[inner.removeprefix("objects/")] = slot
-            elif inner == "HEAD" or inner.startswith("refs/"):
+                continue
+            seat, inner = _seat(inner)
+            seats.add(seat)
+            if inner == "HEAD" or inner.startswith("refs/"):
                 name = _value(_whole(stage, slot))
                 if not name.startswith("ref: "):
                     tips[change.path] = name
             elif inner.startswith("logs/"):
                 lists[change.path] = _logged(_whole(stage, slot)) - _logged(_bytes(self._host, change.path))
-            elif inner == "index":
+            elif inner == "index" or inner.startswith("sharedindex."):
                 mine = _indexed(_whole(stage, slot), width)
                 lists[change.path] = mine - _indexed(_bytes(self._host, change.path), width)
         known = [name for name in _Refs(self._host, place).values.values() if _is_value(name, "")]
         shallow = _bytes(self._host, f"{place}/shallow")
         host = open_directory(self._host.base_fd, f"{place}/objects")
+        root = os.readlink(f"/proc/self/fd/{self._host.base_fd}")
         try:
-            found = lacking(stage, coming, host, known, tips, lists, width, shallow)
+            found = lacking(stage, coming, host, known, tips, lists, width, shallow, root=root)
         finally:
             os.close(host)
-        # What says where HEAD is describes a history that does not come.
-        head = _value(_bytes(self._copy, f"{place}/HEAD", LONGEST_REF))
-        if found.keys() & {f"{place}/HEAD", f"{place}/{head.removeprefix('ref: ')}"}:
-            for change in changes:
-                first = change.path[len(place) + 1 :].partition("/")[0]
-                if first not in _APART and first not in ("objects", "refs", "packed-refs"):
-                    found.setdefault(change.path, "the commits that it is about do not come: objects are not there")
+        for seat in seats:
+            self._follow(place, seat, changes, found)
         return found
+
+    def _follow(self, place: str, seat: str, changes: list[Change], found: dict[str, str]) -> None:
+        """What says where the HEAD of a work tree is describes a history that does not come."""
+        head = _value(_bytes(self._copy, f"{place}/{seat}HEAD", LONGEST_REF))
+        if not found.keys() & {f"{place}/{seat}HEAD", f"{place}/{head.removeprefix('ref: ')}"}:
+            return
+        for change in changes:
+            inner = f"{change.path[len(place) + 1 :]}/"
+            first = inner.partition("/")[0]
+            if inner.startswith(seat) if seat else first not in _APART and first not in _SHARED:
+                found.setdefault(change.path, "the commits that it is about do not come: objects are not there")
 
     def rows_of(self, paths: Iterable[str]) -> dict[str, Row]:
         """Rows of refs and indexes that were put in place."""
@@ -446,6 +508,12 @@ class Repositories:
                 place = self.owner[path]
                 out[f"{place}//{path[len(place) + 1 :]}"] = row
         return out
+
+
+def _seat(inner: str) -> tuple[str, str]:
+    """(the part of a repository that is a linked work tree's, with its slash, or nothing; the name in it)."""
+    parts = inner.split("/", 2)
+    return (f"{parts[0]}/{parts[1]}/", parts[2]) if parts[0] == "worktrees" and len(parts) == 3 else ("", inner)
 
 
 def _never(change: Change, why: str) -> Change:
@@ -503,7 +571,7 @@ def _objection_to(fd: int, name: str, until: float) -> str:
     return "" if stream.eof and not stream.unused_data and made.hexdigest() == name else _OTHER
 
 
-def index_pack(stage: str, pack: str, idx: str, width: int) -> str:
+def index_pack(stage: str, pack: str, idx: str, width: int, *, root: str) -> str:
     """Make the index of a pack anew, which reads and hashes every object in it; why that failed, or empty.
 
     Args:
@@ -511,11 +579,14 @@ def index_pack(stage: str, pack: str, idx: str, width: int) -> str:
         pack: the name of the pack in it.
         idx: the name that the index gets.
         width: bytes of the name of an object.
+        root: as of ``connected.lacking``.
     """
-    import shutil
     import subprocess
 
-    git = shutil.which("git")
+    from .connected import bounded
+    from .outside import program
+
+    git = program("git", root)
     if git is None:
         return "there is no git here that could check it"
     environment = {
@@ -530,12 +601,12 @@ def index_pack(stage: str, pack: str, idx: str, width: int) -> str:
     os.link(f"{stage}/{pack}", f"{stage}/{pack}.pack")
     try:
         done = subprocess.run(
-            [git, "-c", "pack.writeReverseIndex=false", "index-pack", f"--object-format={form}", "-o",
-             f"{stage}/{idx}.idx", f"{stage}/{pack}.pack"],
+            bounded((git, "-c", "pack.writeReverseIndex=false", "index-pack", f"--object-format={form}", "-o",
+                     f"{stage}/{idx}.idx", f"{stage}/{pack}.pack")),
             cwd=stage, env=environment, capture_output=True, stdin=subprocess.DEVNULL, timeout=PACK_TIME, check=False,
         )  # fmt: skip
         if done.returncode:
-            return "git index-pack does not take it for a pack"
+            return "git index-pack does not take it for a pack, or needs too much memory for it"
         os.rename(f"{stage}/{idx}.idx", f"{stage}/{idx}")
     except subprocess.TimeoutExpired:
         return f"git index-pack took more than {PACK_TIME} seconds"
@@ -623,12 +694,9 @@ def _logged(data: bytes) -> frozenset[str]:
 
 
 def _indexed(data: bytes, width: int) -> frozenset[str]:
-    """The objects that an index of version 2 or 3 lists, but for commits of submodules; of others none is known."""
-    names = set()
-    for _start, mode, name, _end in _entries(data, width) or ():
-        if mode[2] >> 4 != 0o16:
-            names.add(name.hex())
-    return frozenset(names)
+    """The objects that an index lists, but for commits of submodules; of one that is damaged none is known."""
+    rows = _entries_4(data, width) if data[4:8] == b"\0\0\0\4" else _entries(data, width)
+    return frozenset(name.hex() for _start, mode, name, _end in rows or () if mode[2] >> 4 != 0o16)
 
 
 def _value(data: bytes) -> str:
@@ -697,4 +765,23 @@ def _entries(data: bytes, width: int) -> list[tuple[int, bytes, bytes, int]] | N
             return None
         out.append((at, data[at + 24 : at + 28], data[at + 40 : at + 40 + width], end))
         at += (end - at + 8) // 8 * 8
+    return out
+
+
+def _entries_4(data: bytes, width: int) -> list[tuple[int, bytes, bytes, int]] | None:
+    """As ``_entries``, of version 4, whose names lack what they share with the one before."""
+    at, count = 12, int.from_bytes(data[8:12], "big")
+    if data[:4] != b"DIRC" or count > len(data) // (43 + width):
+        return None
+    out = []
+    for _ in range(count):
+        flags = data[at + 40 + width : at + 42 + width]
+        start = at + 42 + width + (2 if flags and flags[0] & 0x40 else 0)
+        while data[start : start + 1] >= b"\x80":  # how much they share: a number of several bytes
+            start += 1
+        end = data.find(b"\0", start + 1)
+        if end < 0:
+            return None
+        out.append((at, data[at + 24 : at + 28], data[at + 40 : at + 40 + width], end))
+        at = end + 1
     return out

@@ -15,13 +15,17 @@ LARGEST = 8 << 20  # bytes of each of the three
 TIME = 20  # seconds
 
 
-def merged(base: bytes, host: bytes, inside: bytes) -> bytes | None:
-    """The text with the changes of both; None: they are in each other's way, it is no text, or there is no git."""
-    import shutil
+def merged(base: bytes, host: bytes, inside: bytes, *, root: str) -> bytes | None:
+    """The text with the changes of both; None: they are in each other's way, it is no text, or there is no git.
+
+    ``root``: the workspace, resolved: no git of it is run.
+    """
     import subprocess
     import tempfile
 
-    git = shutil.which("git")
+    from .outside import program
+
+    git = program("git", root)
     if (
         git is None
         or max(map(len, (base, host, inside))) > LARGEST

@@ -13,7 +13,11 @@ Besides those a change is red when it
 * is a link that leads out of the workspace, into a git directory, or to a hidden name, through whatever links the
   command has made on the way or the host has there (a part of the changes may stay behind), or has ``..`` behind a
   name: where that leads is said by what a later set puts under the name;
+* is a link in a git directory: git writes and removes through those;
 * has a name that a person cannot see for what it is, or one that some file system takes for that of another file.
+
+Of the changes any part may stay behind, by a choice or because it cannot come.  So what surrounds a change, as whether
+its directory is a repository, is asked of the copy and of the host, and what either has counts.
 
 The bytes come from ``read``: a caller that puts them in place gives those that it has read itself, so they cannot be
 others.  What cannot be read or judged within the bounds is red.
@@ -21,11 +25,13 @@ others.  What cannot be read or judged within the bounds is red.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import time
 
 from ..escaping import escape
+from ..plan.model import ScanHit
 from ..workspace import protect
 from ..workspace.gitdir import find
 from ..workspace.judge import LARGEST_INDEX, LONGEST_PATH, fold_path, pointer_target, reason
@@ -127,15 +133,24 @@ class Judge:
     def _settle(self, context: int, path: str) -> int:
         keys = set()
         for name in _LAYOUT:
-            try:
-                there = self._copy.find(f"{path}/{name}" if path else name) is not None
-            except OSError:
-                there = True  # what cannot be looked at may be there
-            if there:
+            if self._is_there(f"{path}/{name}" if path else name):
                 keys.add(name.lower())
             elif name == "HEAD":
                 break  # git takes no directory without one for a repository
         return settled(context, keys)
+
+    def _is_there(self, path: str) -> bool:
+        """Does the copy or the host have this name?"""
+        for view in (self._copy, self._host):
+            try:
+                if view.find(path) is not None:
+                    return True
+            except OSError as error:
+                # What cannot be looked at may be there.  Where the host has a link on the way, or another file
+                # system, nothing is put in place below it.
+                if view is self._copy or error.errno not in (errno.ELOOP, errno.EXDEV):
+                    return True
+        return False
 
     def _named(self, change: Change, path: str) -> str:
         """Why the name itself, or its content under this name, is obeyed."""
@@ -208,11 +223,12 @@ class Judge:
         return reason(first)
 
     def _programs(self, path: str) -> str:
-        """Does configuration of a repository of the host, wherever that is, name it or what holds it?"""
+        """Does a repository's configuration, or a link of a protected name, on the host lead to it or what holds it?"""
         if self._obeyed is None:
-            gits = repositories(self._copy.base_fd)
-            if gits is not None:
-                there = protect.existing(self._root, gits, ())
+            found = surroundings(self._copy.base_fd, root_context(self._root))
+            if found is not None:
+                gits, links = found
+                there = protect.existing(self._root, gits, links)
                 self._obeyed = frozenset((*(hit.path for hit in there.hits), *there.missing))
                 self._relative = relative(self._root, gits or (".git",))
             else:
@@ -224,7 +240,7 @@ class Judge:
         at = len(path) if self._obeyed else 0
         while at > 0:
             if path[:at] in self._obeyed:
-                return "git's configuration names it, and git runs or obeys it"
+                return "git's configuration names it, or a protected name leads to it: it is run or obeyed"
             at = path.rfind("/", 0, at)
         # Also in a repository, or a linked work tree, that the command has made, for which the same is in force.
         for each in self._relative:
@@ -239,11 +255,7 @@ class Judge:
     def _has_git(self, place: str) -> bool:
         known = self._trees.get(place)
         if known is None:
-            try:
-                known = self._copy.find(f"{place}/.git" if place else ".git") is not None
-            except OSError:
-                known = True
-            self._trees[place] = known
+            known = self._trees[place] = self._is_there(f"{place}/.git" if place else ".git")
         return known
 
     # ------------------------------------------------------------ its content
@@ -291,7 +303,8 @@ class Judge:
             data = self._data(change, LARGEST_INDEX)
             if data is None:
                 return f"it is no regular file of at most {LARGEST_INDEX} bytes"
-            return gitindex.index(data, self._hash_size(change.path.rpartition("/")[0]))
+            sizes = self._hash_sizes(change.path.rpartition("/")[0])
+            return next((why for size in sizes if (why := gitindex.index(data, size))), "")
         text = self._text(change, protect.LARGEST_READ)
         if text is None:
             return f"it is no regular file of at most {protect.LARGEST_READ} bytes"
@@ -307,26 +320,36 @@ class Judge:
             place = f"{tree}/{name}" if tree else name
             if self._copy.is_hidden(place):
                 return "it is hidden"
-            found = self._copy.find(place)
-            return "" if found is None or found[1].what == "file" else "it is not a regular file"
+            for view in (self._copy, self._host):
+                try:
+                    found = view.find(place)
+                except OSError:
+                    return "it cannot be looked at"
+                if found is not None and found[1].what != "file":
+                    return "it is not a regular file"
+            return ""
 
         return judged
 
-    def _hash_size(self, place: str) -> int:
+    def _hash_sizes(self, place: str) -> set[int]:
+        """The bytes of an object's name in the repository ``place``, as the copy and as the host have it."""
         from ..workspace.gitindex import hash_size
 
-        path = f"{place}/config"
-        try:
-            found = self._copy.find(path)
-            if found is None:
-                return hash_size("")
-            fd = self._copy.open(found[0], path)
+        sizes = set()
+        for view in (self._copy, self._host):
             try:
-                return hash_size(read_bounded(fd, protect.LARGEST_READ).decode("utf-8", "surrogateescape"))
-            finally:
-                os.close(fd)
-        except OSError:
-            return hash_size("")
+                found = view.find(f"{place}/config")
+                if found is None:
+                    continue
+                fd = view.open(found[0], f"{place}/config")
+                try:
+                    data = read_bounded(fd, protect.LARGEST_READ)
+                finally:
+                    os.close(fd)
+            except OSError:
+                continue
+            sizes.add(hash_size(data.decode("utf-8", "surrogateescape")))
+        return sizes or {hash_size("")}
 
     def _pointer(self, change: Change) -> str:
         """A ``.git`` file may lead to a git directory of this workspace, below a ``.git``."""
@@ -378,36 +401,50 @@ class Judge:
         return known
 
     def _judge_made(self, place: str) -> str:
+        base = f"{place}/" if place else ""
+        if not protect.is_git_layout({name.lower() for name in _LAYOUT if self._is_there(base + name)}):
+            return ""
+        for view in (self._copy, self._host):
+            try:
+                why = self._judge_made_of(view, place, base)
+            except OSError as error:
+                # As in ``_is_there``.
+                lost = view is self._copy or error.errno not in (errno.ELOOP, errno.EXDEV)
+                why = "what it holds cannot be looked at" if lost else ""
+            if why:
+                return f"it makes this directory a git repository, and {why}"
+        return ""
+
+    def _judge_made_of(self, view: Copy, place: str, base: str) -> str:
         from ..workspace.gitedit import LARGEST, objection
 
-        base = f"{place}/" if place else ""
-        if not protect.is_git_layout({name.lower() for name in _LAYOUT if self._copy.find(base + name) is not None}):
-            return ""
         for name in _STORE:
-            found = self._copy.find(base + name)
+            found = view.find(base + name)
             if found is not None and (name not in _STORE[:2] or found[1].what != "directory"):
-                return f"it makes this directory a git repository, and its {name} leads git to objects elsewhere"
+                return f"its {name} leads git to objects elsewhere"
         for name in ("config", "config.worktree", "commondir", "gitdir", "remotes", "info/attributes", "hooks"):
-            found = self._copy.find(base + name)
+            found = view.find(base + name)
             if found is None or (name in ("commondir", "gitdir") and self.context(place) & NAMED):
                 continue
             layer, there = found
             why = ""
             if name == "hooks":
-                odd = [each for each in self._copy.names(base + name) if not each.endswith(".sample")]
-                why = reason(base + name) if there.what != "directory" or odd else ""
+                odd = there.what != "directory" or [
+                    each for each in view.names(base + name) if not each.endswith(".sample")
+                ]
+                why = reason(base + name) if odd else ""
             elif not name.startswith("config"):
                 why = reason(base + name) if there.size or there.what != "file" else ""
             elif there.what != "file":
                 why = "it is no regular file"
             else:
-                fd = self._copy.open(layer, base + name)
+                fd = view.open(layer, base + name)
                 try:
                     why = objection(b"", read_bounded(fd, LARGEST), base + name, made=True)
                 finally:
                     os.close(fd)
             if why:
-                return f"it makes this directory a git repository, and in its {name}: {why}"
+                return f"in its {name}: {why}"
         return ""
 
     def _is_sample(self, path: str) -> bool:
@@ -417,6 +454,8 @@ class Judge:
 
     def _link(self, path: str, target: str) -> str:
         """Why a link is red: by where it leads in the copy, and on the host, of which some may stay as it is."""
+        if self._is_in_git(path):
+            return "it is a link in a git directory, and git writes and removes through those"
         if self._until is None:
             self._until = time.monotonic() + LINKS_TIME
         why = self._leading(self._copy, path, target)
@@ -425,6 +464,15 @@ class Judge:
         names = [part for part in target.split("/") if part not in ("", ".")]
         first = next((at for at, part in enumerate(names) if part != ".."), len(names))
         return why or (_BEHIND if ".." in names[first:] else "")
+
+    def _is_in_git(self, path: str) -> bool:
+        at = path.rfind("/")
+        while at > 0:
+            context = self.context(path[:at])
+            if context >= 0 and context & KIND in protect.GIT_DIRECTORIES:
+                return True
+            at = path.rfind("/", 0, at)
+        return self.context("") & KIND in protect.GIT_DIRECTORIES
 
     def _is_on_host(self, place: str) -> bool:
         try:
@@ -523,15 +571,22 @@ def is_plain(name: str) -> bool:
     return escape(shown) == shown and name == name.strip()
 
 
-def repositories(base_fd: int) -> tuple[str, ...] | None:
-    """The git directories of a tree, wherever they are in it, relative: named, bare by their layout, and of submodules.
+def surroundings(base_fd: int, context: int) -> tuple[tuple[str, ...], tuple[ScanHit, ...]] | None:
+    """(git directories of a tree, links that have protected names), all relative, wherever they are in it.
 
-    Links are not followed.  None: it has more directories than are looked at.
+    Git directories are named, bare by their layout, or of submodules.  Links are not followed here, and that of a
+    ``.git`` itself is left out: where it leads is a git directory by its layout.
+
+    Args:
+        context: of its top (``protect.root_context``).
+
+    Returns: None: it has more directories than are looked at.
     """
-    out: list[str] = []
-    todo, left = [""], MOST_DIRECTORIES
+    gits: list[str] = []
+    links: list[ScanHit] = []
+    todo, left = [("", context)], MOST_DIRECTORIES
     while todo:
-        place = todo.pop()
+        place, context = todo.pop()
         left -= 1
         if left < 0:
             return None
@@ -541,17 +596,22 @@ def repositories(base_fd: int) -> tuple[str, ...] | None:
             continue  # closed to us, or gone: git of ours does not work in it either
         try:
             with os.scandir(fd) as listing:
-                entries = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in listing]
+                entries = [(each.name, each.is_dir(follow_symlinks=False), each.is_symlink()) for each in listing]
         except OSError:
             continue
         finally:
             os.close(fd)
-        is_one = fold(place.rpartition("/")[2]) in GIT_NAMES or protect.is_git_layout(
-            {name.lower() for name, _directory in entries}
-        )
+        keys = {name.lower() for name, _directory, _link in entries}
+        is_one = fold(place.rpartition("/")[2]) in GIT_NAMES or protect.is_git_layout(keys)
         if is_one:
-            out.append(place)
-        for name, directory in entries:
-            if directory and not (is_one and fold(name) in _DATA):
-                todo.append(f"{place}/{name}" if place else name)
-    return tuple(out)
+            gits.append(place)
+        if context >= 0:
+            context = settled(context, keys)
+        for name, directory, link in entries:
+            key = fold(name) if directory or link else ""
+            path = f"{place}/{name}" if place else name
+            if directory and not (is_one and key in _DATA):
+                todo.append((path, classify(context, key, True, False)))
+            elif link and key not in GIT_NAMES and classify(context, key, False, True) == protect.PROTECT:
+                links.append(ScanHit(path, "protect", False, True))
+    return tuple(gits), tuple(links)

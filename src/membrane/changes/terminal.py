@@ -13,6 +13,7 @@ import os
 import sys
 
 from . import diff
+from .outside import program
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,8 +23,11 @@ if TYPE_CHECKING:
     from .tree import Copy
 
 
-def page(parts: Iterable[bytes]) -> None:
-    """Show pieces of a patch: on a terminal through a pager (``PAGER``, else less), else byte for byte."""
+def page(parts: Iterable[bytes], root: str) -> None:
+    """Show pieces of a patch: on a terminal through a pager (``PAGER``, else less), else byte for byte.
+
+    ``root``: the workspace, resolved: no program of it is the pager.
+    """
     if not sys.stdout.isatty():
         for part in parts:
             sys.stdout.buffer.write(part)
@@ -36,9 +40,12 @@ def page(parts: Iterable[bytes]) -> None:
     colour = not os.environ.get("NO_COLOR")
     sys.stdout.flush()
     try:
-        pager = shlex.split(os.environ.get("PAGER") or "less")
-        process = subprocess.Popen(pager, stdin=subprocess.PIPE, env={"LESS": "FRX", **os.environ})
-    except (OSError, ValueError, IndexError):
+        name, *options = shlex.split(os.environ.get("PAGER") or "less")
+        pager = program(name, root)
+        if pager is None:
+            raise FileNotFoundError(name)
+        process = subprocess.Popen([pager, *options], stdin=subprocess.PIPE, env={"LESS": "FRX", **os.environ})
+    except (OSError, ValueError):
         for part in parts:
             print(diff.shown(part, colour=colour), end="")
         return
@@ -61,7 +68,7 @@ def page(parts: Iterable[bytes]) -> None:
 
 def look(copy: Copy, changes: Sequence[Change]) -> None:
     """Show the whole patch."""
-    page(diff.patch(copy, changes))
+    page(diff.patch(copy, changes), os.readlink(f"/proc/self/fd/{copy.base_fd}"))
 
 
 def asker() -> Callable[[str], str] | None:

@@ -39,6 +39,7 @@ DEEPEST = 512  # components of a path
 LONGEST = 3_800  # bytes of a path: below PATH_MAX (4096) with room for a name
 MOST_COMPARED = 16  # deleted files of the same content whose name is compared with that of an added one
 _PIECE = 1 << 20
+_ZEROS = bytes(_PIECE)
 RESOLVE_NO_XDEV = 0x01  # include/uapi/linux/openat2.h
 BELOW = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS | RESOLVE_NO_XDEV
 _OPAQUE = "user.overlay.opaque"
@@ -141,13 +142,52 @@ def pieces(fd: int) -> Iterator[bytes]:
 
 
 def digest(fd: int) -> bytes:
-    """The BLAKE2b hash (32 bytes) of an open file."""
+    """A hash (32 bytes) of the content of an open file; the work is in proportion to its data, not to its holes.
+
+    It is the BLAKE2b hash of the content; where that has whole pieces of zeros, a hash of all else and of where
+    those are: it does not depend on whether they are holes.
+    """
     from hashlib import blake2b
 
-    made = blake2b(digest_size=32)
-    for piece in pieces(fd):
+    made, zeros = blake2b(digest_size=32), blake2b(digest_size=32)
+    sparse = _has_holes(fd)
+    at, first, last, some = 0, 0, 0, False
+    while True:
+        begun = at
+        if sparse:
+            at += (_next_data(fd, at) - at) // _PIECE * _PIECE
+        piece = os.pread(fd, _PIECE, at)
+        zero = piece == _ZEROS
+        if zero:
+            at += len(piece)
+        if at > begun:
+            if last != begun or not some:
+                zeros.update(b"%d %d " % (first, last))
+                first, some = begun, True
+            last = at
+        if zero:
+            continue
+        if not piece:
+            break
         made.update(piece)
-    return made.digest()
+        at += len(piece)
+    if not some:
+        return made.digest()
+    zeros.update(b"%d %d " % (first, last))
+    return blake2b(made.digest() + zeros.digest(), digest_size=32).digest()
+
+
+def _has_holes(fd: int) -> bool:
+    status = os.fstat(fd)
+    return status.st_blocks * 512 < status.st_size
+
+
+def _next_data(fd: int, at: int) -> int:
+    """Where the hole at ``at`` ends; ``at``: there is none, or the file system does not say (lseek(2), SEEK_DATA)."""
+    try:
+        return os.lseek(fd, at, os.SEEK_DATA)
+    except OSError as error:
+        return max(at, os.fstat(fd).st_size) if error.errno == errno.ENXIO else at
 
 
 def attributes(fd: int) -> dict[str, bytes]:
@@ -520,8 +560,10 @@ class Copy:
         try:
             other = self.open(-1, path)
             try:
-                at = 0
+                at, sparse = 0, _has_holes(mine) and _has_holes(other)
                 while True:
+                    if sparse:
+                        at += (min(_next_data(mine, at), _next_data(other, at)) - at) // _PIECE * _PIECE
                     piece = os.pread(mine, _PIECE, at)
                     if piece != os.pread(other, _PIECE, at):
                         return False
@@ -689,9 +731,10 @@ def copy_file(source: int, target: int) -> bytes:
         whole = whole and start == at
         at = start
         while at < end:
-            piece = os.pread(source, min(end - at, 1 << 20), at)
+            piece = os.pread(source, min(end - at, _PIECE), at)
             if not piece:
                 break
+            whole = whole and piece != _ZEROS  # which counts otherwise
             made.update(piece)
             view = memoryview(piece)
             while view:

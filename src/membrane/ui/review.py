@@ -125,7 +125,7 @@ def _diff(invocation: Invocation, held: store.Held, only: Sequence[str], state: 
             for piece in page.page(copy, held.name, changes):
                 sys.stdout.buffer.write(piece)
             return 0
-        terminal.page(pieces(invocation, copy, changes))
+        terminal.page(pieces(invocation, copy, changes), held.meta.workspace)
     return 0
 
 

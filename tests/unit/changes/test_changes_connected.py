@@ -66,7 +66,7 @@ def staged(stage: Path, objects: dict[str, bytes]) -> dict[str, str]:
 
 def ask(stage: Path, host: Host, coming: dict[str, str], **how: object) -> dict[str, str]:
     lists = {"index": frozenset({host.blob})}
-    return lacking(str(stage), coming, host.objects, [host.old], {"main": host.new}, lists, 20, **how)  # type: ignore[arg-type]
+    return lacking(str(stage), coming, host.objects, [host.old], {"main": host.new}, lists, 20, root=str(stage), **how)  # type: ignore[arg-type]
 
 
 def test_all_that_comes_and_was_there_is_connected(stage: Path, host: Host) -> None:
@@ -88,8 +88,8 @@ def test_a_commit_whose_content_does_not_come_is_lacking_by_name(stage: Path, ho
 def test_of_many_only_those_that_lead_nowhere(stage: Path, host: Host) -> None:
     host.take(host.new)
     tips = {"old": host.old, "new": host.new}
-    assert lacking(str(stage), {}, host.objects, [], tips, {}, 20) == {"new": LACKING}
-    assert lacking(str(stage), {}, host.objects, [], {}, {"x": frozenset()}, 20) == {}
+    assert lacking(str(stage), {}, host.objects, [], tips, {}, 20, root=str(stage)) == {"new": LACKING}
+    assert lacking(str(stage), {}, host.objects, [], {}, {"x": frozenset()}, 20, root=str(stage)) == {}
 
 
 def test_a_damaged_object_is_not_there(stage: Path, host: Host) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
 import zlib
 from hashlib import sha1
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from copies import Workspace, engine, run_in, tree
 from test_changes_red import GIT_ENVIRONMENT, git
 
-from membrane.changes import gitdata
+from membrane.changes import connected, gitdata
 from membrane.changes.apply import Report
 from membrane.changes.gitdata import entries, loose_name, pack_name
 from membrane.errors import Conflict
@@ -195,7 +196,7 @@ def test_a_pack_is_indexed_by_us_and_a_broken_one_never_comes(made: Workspace) -
     data[len(data) // 2] ^= 0xFF
     pack.write_bytes(data)
     report = apply(made)
-    assert any(why == "git index-pack does not take it for a pack" for _, why in report.refused)
+    assert any(why.startswith("git index-pack does not take it for a pack") for _, why in report.refused)
     assert not (made.base / ".git/objects/pack" / pack.name).exists()
 
 
@@ -457,3 +458,100 @@ def test_commits_come_to_repositories_that_have_not_all_objects_themselves(tmp_p
     assert git(workspace.base, "log", "--format=%s", "-2", "t").split() == ["three", "two"]
     assert git(workspace.base, "status", "--porcelain") == ""
     fsck(workspace.base)
+
+
+@pytest.mark.parametrize("what", ["HEAD", "index", "index 4", "branch"])
+def test_a_linked_work_tree_comes_only_with_the_objects_that_it_leads_to(made: Workspace, what: str) -> None:
+    git(made.base, "worktree", "add", "-q", "wt")
+    made.begin()
+    script = """
+WHAT = %r
+if WHAT.startswith("index"):
+    write("wt/c", "new"); git("-C", "wt", "add", "c")
+    if WHAT == "index 4":
+        git("-C", "wt", "update-index", "--index-version", "4")
+    name = git("-C", "wt", "rev-parse", ":c").stdout.strip()
+elif WHAT == "HEAD":
+    git("-C", "wt", "checkout", "-q", "--detach"); git("-C", "wt", "commit", "-q", "--allow-empty", "-m", "x")
+    name = git("-C", "wt", "rev-parse", "HEAD").stdout.strip()
+else:
+    git("worktree", "add", "-q", "other"); write("other/c", "new")
+    git("-C", "other", "add", "c"); git("-C", "other", "commit", "-qm", "x")
+    name = git("-C", "other", "rev-parse", "HEAD").stdout.strip()
+os.unlink(f".git/objects/{name[:2]}/{name[2:]}")
+"""
+    inside(made, script % what)
+    place = "other" if what == "branch" else "wt"
+    report = apply(made)
+    came = {change.path for change in report.applied}
+    assert not [path for path in came if path.startswith(f".git/worktrees/{place}/") and "MSG" not in path], came
+    fsck(made.base)
+    git(made.base, "gc", "-q")
+    # The control: with its objects it comes, and git outside goes on there.
+    made.add_layer()
+    inside(made, "import shutil; shutil.rmtree('wt'); git('worktree', 'prune'); git('worktree', 'add', '-q', 'more')")
+    applied = {change.path for change in apply(made).applied}
+    assert ".git/worktrees/more/HEAD" in applied
+    assert git(made.base / "more", "status", "--porcelain") == ""
+
+
+@pytest.mark.parametrize("form", ["loose", "packed"])
+def test_git_gets_a_bounded_memory_for_what_comes(made: Workspace, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    """Little that is deflated is much that is not: a kilobyte of a commit's message is a megabyte."""
+    text = git(made.base, "cat-file", "commit", "HEAD").encode() + b"x" * (64 << 20)
+    data = b"commit %d\0" % len(text) + text
+    name = sha1(data).hexdigest()
+    if form == "loose":
+        made.write(f".git/objects/{name[:2]}/{name[2:]}", zlib.compress(data, 1))
+    else:
+        size = [1 << 4 | len(text) & 15]  # gitformat-pack(5): the kind, and the size in groups of bits
+        left = len(text) >> 4
+        while left:
+            size[-1] |= 0x80
+            size.append(left & 127)
+            left >>= 7
+        pack = b"PACK\0\0\0\2\0\0\0\1" + bytes(size) + zlib.compress(text, 1)
+        pack += sha1(pack).digest()
+        for ending in ("pack", "idx"):  # the second is made anew
+            made.write(f".git/objects/pack/pack-{sha1(pack).hexdigest()}.{ending}", pack)
+    made.write(".git/refs/heads/large", f"{name}\n")
+    monkeypatch.setattr(connected, "MEMORY", 48 << 10)
+    apply(made)
+    assert "large" not in refs_of(made.base)
+    fsck(made.base)
+    monkeypatch.undo()
+    apply(made)
+    assert "refs/heads/large" in refs_of(made.base)  # the control
+
+
+def test_a_linked_work_tree_never_points_to_nothing(made: Workspace) -> None:
+    """git would fail there, and does not with the files only."""
+    inside(made, "git('worktree', 'add', '-q', 'wt')")
+    with engine(made) as each:
+        report = each.apply(["wt"])
+    assert [why for change, why in report.refused if change.path == "wt/.git"] == [
+        "the git directory that it points to does not come"
+    ]
+    assert (made.base / "wt/a").exists() and not (made.base / "wt/.git").exists()
+    git(made.base / "wt", "status")
+    (made.base / "wt/.git").write_text(f"gitdir: {made.base}/.git/worktrees/wt\n")
+    control = subprocess.run(["git", "status"], cwd=made.base / "wt", capture_output=True, check=False)
+    assert control.returncode == 128
+    (made.base / "wt/.git").unlink()
+    apply(made)
+    assert git(made.base / "wt", "status", "--porcelain") == ""
+
+
+def test_a_linked_work_tree_goes_as_a_whole(made: Workspace) -> None:
+    git(made.base, "worktree", "add", "-q", "wt")
+    made.begin()
+    inside(made, "git('worktree', 'remove', '-f', 'wt')")
+    with engine(made) as each:
+        each.apply([".git/worktrees"], red=True)  # not its .git file
+    assert git(made.base / "wt", "status", "--porcelain") == ""
+    apply(made)  # not what is red: its files go
+    git(made.base / "wt", "status")
+    apply(made, red=True)
+    assert not (made.base / "wt").exists() and not (made.base / ".git/worktrees").exists()
+    git(made.base, "status")
+    fsck(made.base)

@@ -140,6 +140,8 @@ def test_a_repository_is_not_completed_around_what_git_would_obey(made: Workspac
     for name in ("HEAD", "objects", "refs"):
         assert "git repository" in one(made, f"{place}/{name}").red[0]
     made.write(f"{place}/config", "[core]\n\tbare = true\n")
+    assert one(made, f"{place}/HEAD").red  # this one may stay behind, and the host's stays then
+    (made.base / place / "config").write_text("[core]\n\tbare = true\n")
     assert not one(made, f"{place}/HEAD").red
 
 
@@ -401,11 +403,11 @@ def test_repositories_are_found_wherever_they_are(made: Workspace) -> None:
     (made.base / "link").symlink_to("a/b")
     fd = os.open(made.base, os.O_RDONLY)
     try:
-        found = red.repositories(fd)
+        found = red.surroundings(fd, 0)
     finally:
         os.close(fd)
     assert found is not None
-    assert sorted(found) == [".git", ".git/modules/x", ".git/modules/x/modules/y", "a/b/c.git"]
+    assert sorted(found[0]) == [".git", ".git/modules/x", ".git/modules/x/modules/y", "a/b/c.git"]
 
 
 @pytest.mark.parametrize("first", ["objects", "objects/info", "objects/info/alternates"])
@@ -505,3 +507,92 @@ def test_what_git_obeys_in_a_work_tree_that_the_set_makes_is_red(
     commit = ["git", "commit", "-q", "--allow-empty", "-m", "x"]
     subprocess.run(commit, cwd=where, env=environment, check=False)
     assert (made.base / "ran").exists()
+
+
+# ---------------------------------------------------------------- where a part of the changes stays behind
+
+
+@pytest.mark.parametrize("way", ["objects", "refs", "HEAD"])
+def test_what_git_obeys_stays_red_when_the_copy_is_no_repository_any_more(made: Workspace, way: str) -> None:
+    """The host's is one all the same: objects and refs are never taken away."""
+    git(made.base, "init", "-q", "--bare", "store")
+    made.run(f"""
+import os, shutil
+shutil.rmtree("store/{way}") if os.path.isdir("store/{way}") else os.unlink("store/{way}")
+open("store/config", "a").write("[alias]\\n\\tst = !touch ran\\n")
+open("store/hooks/post-update", "w").write("#!/bin/sh\\n")
+""")
+    with engine(made) as each:
+        applied = {change.path for change in each.apply(rest=True).applied}
+    assert not applied & {"store/config", "store/hooks/post-update"}
+    assert "alias" not in (made.base / "store/config").read_text()
+    if way == "HEAD":
+        return
+    # The control: git outside obeys such a setting there.
+    with (made.base / "store/config").open("a") as file:
+        file.write("[alias]\n\tst = !touch ran\n")
+    git(made.base / "store", "st")
+    assert (made.base / "store/ran").exists()
+
+
+def test_a_repository_is_not_completed_around_what_an_earlier_set_left(made: Workspace) -> None:
+    """A benign file that cannot come, as it can be executed, is no answer to what is there."""
+    (made.base / "x").mkdir()
+    (made.base / "x/config").write_text("[alias]\n\tst = !touch ran\n")
+    for path in ("x/objects/keep", "x/refs/keep"):
+        made.write(path, "")
+    made.write("x/config", "[core]\n\tbare = true\n", 0o755)
+    made.write("x/HEAD", "ref: refs/heads/main\n")
+    found = {change.path: change.red for change in made.changes()}
+    assert found["x/config"] and "in its config" in found["x/HEAD"][0]
+    made.write("x/config", "", 0o644)
+    (made.base / "x/config").unlink()
+    found = {change.path: change.red for change in made.changes()}
+    assert not found["x/HEAD"]  # the control: there is nothing to obey
+
+
+def test_an_index_is_read_as_the_host_reads_it(made: Workspace) -> None:
+    """The copy's configuration, which does not come, says another size of names."""
+    git(made.base, "init", "-q")
+    (made.base / "a").write_text("x")
+    git(made.base, "add", "a")
+    data = (made.base / ".git/index").read_bytes().replace(b"\0\1a\0", b"\0\1/\0")
+    made.write(".git/index", data)
+    assert one(made, ".git/index").red
+    text = (made.base / ".git/config").read_text().replace("formatversion = 0", "formatversion = 1")
+    made.write(".git/config", f"{text}[extensions]\n\tobjectFormat = sha256\n")
+    assert one(made, ".git/index").red
+
+
+def test_what_a_link_of_a_protected_name_leads_to_is_red(made: Workspace) -> None:
+    for name in ("editor", "agent", "scripts"):
+        (made.base / name).mkdir()
+    git(made.base, "init", "-q")
+    (made.base / ".vscode").symlink_to("editor")
+    (made.base / ".envrc").symlink_to("env.sh")  # which is not there yet
+    (made.base / ".claude").mkdir()
+    (made.base / ".claude/settings.json").symlink_to("../agent/settings.json")
+    (made.base / ".git/hooks/pre-commit").symlink_to("../../scripts/pre-commit")
+    (made.base / "plain").symlink_to("scripts")
+    obeyed = ("editor/tasks.json", "env.sh", "agent/settings.json", "scripts/pre-commit")
+    for path in obeyed:
+        made.write(path, "x")
+    for path in ("scripts/other", "agent/other"):
+        made.write(path, "x")
+    with engine(made) as each:
+        assert {change.path for change in each.apply().applied} == {"scripts/other", "agent/other"}
+        each.apply(red=True)
+    assert (made.base / ".vscode/tasks.json").read_text() == "x"  # the control: it is what the name leads to
+
+
+def test_links_among_the_data_of_git_are_red(made: Workspace) -> None:
+    git(made.base, "init", "-q")
+    git(made.base, "init", "-q", "--bare", "store")
+    (made.base / "target").write_text("x")
+    for path, target in ((".git/lfs/objects/l", "../../../target"), ("store/logs/HEAD", "../../target")):
+        place = made.layer / path
+        place.parent.mkdir(parents=True)
+        place.symlink_to(target)
+        assert "link in a git directory" in one(made, path).red[0], path
+    (made.layer / "link").symlink_to("target")
+    assert not one(made, "link").red  # the control

@@ -13,7 +13,7 @@ import pytest
 from membrane.changes import terminal
 
 _ASK = "from membrane.changes import terminal; ask = terminal.asker(); print(repr(ask('Question: ') if ask else None))"
-_PAGE = "from membrane.changes import terminal; terminal.page([b'+a\\x1b]0;x\\x07\\n', b'-\\tb\\\\n\\n'])"
+_PAGE = "from membrane.changes import terminal; terminal.page([b'+a\\x1b]0;x\\x07\\n', b'-\\tb\\\\n\\n'], '/x')"
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_on_a_terminal_it_is_escaped_whatever_the_pager(pair: tuple[int, int], p
 
 
 def test_into_a_pipe_it_goes_byte_for_byte(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    terminal.page([b"+a\x1b]0;x\x07\n", b"-\tb\\n\n"])
+    terminal.page([b"+a\x1b]0;x\x07\n", b"-\tb\\n\n"], "/x")
     assert capfdbinary.readouterr().out == b"+a\x1b]0;x\x07\n-\tb\\n\n"
 
 
@@ -106,7 +106,7 @@ def test_after_the_pager_an_interrupt_is_ours_again(pair: tuple[int, int]) -> No
 
 
 def test_what_fails_half_way_is_said_after_the_pager(pair: tuple[int, int]) -> None:
-    failing = "from membrane.changes import terminal; terminal.page(bytes([43, 10 // n]) for n in (1, 0))"
+    failing = "from membrane.changes import terminal; terminal.page((bytes([43, 10 // n]) for n in (1, 0)), '/x')"
     process = paged(pair, failing)
     assert b"Traceback" not in read_until(pair[0], b"UP\r\n")
     os.write(pair[0], b"q\n")
@@ -117,7 +117,8 @@ def test_what_fails_half_way_is_said_after_the_pager(pair: tuple[int, int]) -> N
 
 def test_who_leaves_early_ends_it_without_a_word(pair: tuple[int, int]) -> None:
     program = (
-        "from membrane.changes import terminal; terminal.page(b'+line\\n' for _ in range(100_000)); print('AFTER')"
+        "from membrane.changes import terminal; "
+        "terminal.page((b'+line\\n' for _ in range(100_000)), '/x'); print('AFTER')"
     )
     environment = {**os.environ, "PAGER": "head -n 1"}
     process = subprocess.Popen(

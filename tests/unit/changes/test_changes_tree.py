@@ -6,15 +6,16 @@ import os
 import shutil
 import stat
 import tempfile
+from hashlib import blake2b
 from pathlib import Path
 
 import pytest
-from copies import Workspace, kinds, run_in, tree
+from copies import Workspace, engine, kinds, run_in, tree
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from membrane.changes import tree as tree_module
-from membrane.changes.tree import Copy, TooMuch, look
+from membrane.changes.tree import Copy, TooMuch, copy_file, digest, look
 
 needs_overlay = pytest.mark.needs_kernel("overlayfs in a user namespace")
 
@@ -322,3 +323,65 @@ def test_the_layers_are_read_as_the_kernel_shows_them(
         assert tree(workspace.base) == untouched
         for layer in workspace.layers:
             (layer / "work/work").chmod(0o700)
+
+
+MiB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [(0, b"x")],
+        [(3 * MiB, b"x")],
+        [(0, b"x"), (5 * MiB + 7, b"y" * MiB)],
+        [(10, b"x"), (MiB, b"\0" * MiB), (3 * MiB, b"z")],
+        [],
+    ],
+)
+def test_a_hash_is_of_the_content_whether_zeros_are_holes_or_not(tmp_path: Path, rows: list[tuple[int, bytes]]) -> None:
+    size = 7 * MiB + 11
+    sparse, dense, other = (tmp_path / name for name in ("sparse", "dense", "other"))
+    for path in (sparse, dense, other):
+        with path.open("wb") as file:
+            if path != sparse:
+                file.write(bytes(size))
+            file.truncate(size)
+            for at, data in rows:
+                file.seek(at)
+                file.write(data)
+            if path == other:
+                file.seek(4 * MiB)
+                file.write(b"\1")
+    made = {}
+    for path in (sparse, dense, other):
+        with path.open("rb") as file:
+            made[path] = digest(file.fileno())
+        with path.open("rb") as source, (tmp_path / "copy").open("w+b") as target:
+            copied = copy_file(source.fileno(), target.fileno())
+            assert copied in (b"", made[path]) and digest(target.fileno()) == made[path]
+    assert made[sparse] == made[dense] != made[other]
+    small = tmp_path / "small"
+    small.write_bytes(b"content")
+    with small.open("rb") as file:
+        assert digest(file.fileno()) == blake2b(b"content", digest_size=32).digest()
+
+
+@needs_overlay
+def test_the_work_for_a_huge_file_is_that_for_its_data(made: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of a terabyte costs the command nothing."""
+    made.run("file = open('huge', 'wb'); file.truncate(1 << 40); file.seek(1 << 39); file.write(b'x')")
+    reads = 0
+    read = os.pread
+
+    def counted(fd: int, most: int, at: int) -> bytes:
+        nonlocal reads
+        reads += 1
+        assert reads < 200, "it reads the holes"
+        return read(fd, most, at)
+
+    monkeypatch.setattr(os, "pread", counted)
+    with engine(made) as each:
+        assert [change.path for change in each.apply(["huge"]).applied] == ["huge"]
+        assert not [change for change in each.changes() if change.path == "huge"]
+        assert each.undo() == []
+    assert reads > 2  # the control: it was read

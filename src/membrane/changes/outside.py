@@ -1,0 +1,31 @@
+"""Programs of the host that a look or an apply runs: git and the pager.
+
+Theory of operation
+-------------------
+A person's ``PATH`` often leads into the workspace (an activated virtual environment, ``node_modules/.bin``), where the
+command writes: as its files are what is looked at, no program of it may be what looks.  So directories of ``PATH`` that
+are in the workspace, or lead into it, are passed over, and so are relative ones, which depend on where one is.
+"""
+
+from __future__ import annotations
+
+import os
+
+
+def program(name: str, root: str) -> str | None:
+    """The path of a program outside of the workspace ``root`` (resolved); None: there is none.
+
+    A name with a slash in it is judged as it is; relative it is none.
+    """
+    places = (os.path.dirname(name),) if "/" in name else os.get_exec_path()
+    for directory in places:
+        path = f"{directory}/{os.path.basename(name)}"
+        if not directory.startswith("/") or not os.access(path, os.X_OK) or not os.path.isfile(path):
+            continue
+        if not any(_is_within(each, root) for each in (os.path.realpath(directory), os.path.realpath(path))):
+            return path
+    return None
+
+
+def _is_within(path: str, root: str) -> bool:
+    return f"{path}/".startswith(f"{root.rstrip('/')}/") and bool(root.rstrip("/"))

@@ -685,6 +685,72 @@ def test_nothing_outlives_the_run(world: World) -> None:
     assert not list(Path("/tmp").glob(".membrane-*")) or not os.listdir(world.home / ".membrane" / "run")
 
 
+STAYS = """
+import signal, time
+def named(word): check(L.prctl(15, (W["mark"] + word).encode(), 0, 0, 0))
+def thread():  # the first thread ends, another one stays: it is shown as a zombie, and lives
+    threading.Thread(target=lambda: time.sleep(1000), daemon=True).start()
+    L.syscall({"x86_64": 60, "aarch64": 93}[os.uname().machine], 0)
+def silent():  # a child that tells nobody of its end (clone(2) without SIGCHLD)
+    if check(L.syscall({"x86_64": 56, "aarch64": 220}[os.uname().machine], 0, 0, 0, 0, 0)) == 0:
+        time.sleep(1000)
+    os._exit(0)
+def reaper():  # what the grandchild leaves becomes its own
+    check(L.prctl(36, 1, 0, 0, 0))
+    if os.fork() == 0:
+        if os.fork() == 0:
+            time.sleep(1000)
+        os._exit(0)
+    time.sleep(1000)
+def stopped(): os.kill(os.getpid(), signal.SIGSTOP)
+for stays in (thread, silent, reaper, stopped):
+    if os.fork() == 0:
+        os.setsid()
+        named(stays.__name__[:6])
+        for fd in (0, 1, 2): os.close(fd)
+        stays()
+def there(): return {n for n in os.listdir("/proc") if n.isdigit() and said(n)}
+def said(pid):
+    try: return "(" + W["mark"] in open("/proc/%s/stat" % pid).read()
+    except OSError: return False
+while len(there()) < 5: time.sleep(0.01)  # the reaper has a child of its own by then
+print(os.getppid(), flush=True)
+if W["alone"]: time.sleep(1000)
+"""
+
+
+def _marked(mark: str) -> list[str]:
+    """The names of the processes that begin with a mark and live: some thread of each is no zombie."""
+    out = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        name, _, rest = _content(Path(f"/proc/{pid}/stat")).rpartition(b") ")
+        try:
+            threads = os.listdir(f"/proc/{pid}/task")
+        except OSError:
+            continue  # it has ended
+        if f"({mark}".encode() in name and (rest[:1] not in b"ZX" or len(threads) > 1):
+            out.append(name.partition(b"(")[2].decode())
+    return out
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["its end", "the keeper killed"])
+def test_no_process_outlives_the_run_however_it_is_made(world: World, killed: bool) -> None:
+    mark = f"m{os.getpid() % 100000}{'ka'[killed]}"
+    world.facts.update(mark=mark, alone=killed)
+    argv = [sys.executable, "-m", "membrane", "-q", "--backend", "landlock", "--env", "W", "--"]
+    argv += ["/usr/bin/python3", "-c", PRELUDE + STAYS]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(argv, cwd=world.workspace, env=world.environment, stdout=pipe, stderr=pipe) as run:
+        assert run.stdout is not None
+        keeper = int(run.stdout.readline())
+        if killed:
+            assert {name[len(mark) :] for name in _marked(mark)} == {"thread", "silent", "reaper", "stoppe"}
+            os.kill(keeper, signal.SIGKILL)
+        _out, said = run.communicate(timeout=60)
+    assert run.returncode == (125 if killed else 0), said
+    assert not _marked(mark)
+
+
 def test_a_supervisor_that_is_killed_leaves_no_process_no_directory_and_no_reader(world: World) -> None:
     mark = f"{os.getpid()}{world.path.stat().st_ino}"
     script = f'echo "$PPID $TMPDIR"; (setsid sleep 1000{mark} &); exec sleep 2000{mark}'

@@ -315,13 +315,13 @@ class InsideCell(Cell):
             return
         if not ready((self._handle,), seconds=REAP)[0]:
             _signal.pidfd_send_signal(self._handle, SIGKILL)
-        os.waitpid(self.pid, 0)
+        ended_all = os.waitpid(self.pid, 0)[1] == 0  # the keeper has no child left, and so this process none by it
         os.close(self._handle)
         self._handle = -1
         self._channel.close()
-        left = inside.end_orphans()
+        ended_all = ended_all or inside.end_orphans()
         inside.remove(self.directory)
-        if not left:
+        if not ended_all:
             raise HostError("end the command", "it starts processes faster than they can be killed")
 
     def _raise(self, message: Message | None) -> None:

@@ -368,6 +368,52 @@ print(json.dumps([served(any_), served(unbound), c.recv(4).decode()]))
     assert found == [["127.0.0.1", "own"], ["127.0.0.1", "own"], "unix"]
 
 
+EXPOSED = """
+any_, six = socket.socket(), socket.socket(socket.AF_INET6)
+for s, ip, port in ((any_, "0.0.0.0", W["same"]), (six, "::", W["inside"])):
+    s.setsockopt(1, 2, 1); s.bind((ip, port)); s.listen(5)
+print(json.dumps([any_.getsockname(), six.getsockname()[:2]]), flush=True)
+for s, word in ((any_, b"same"), (six, b"other")):
+    c, _ = s.accept(); c.sendall(word + c.recv(9)); c.close()
+own = [socket.create_connection(("127.0.0.1", port)).getpeername()[1] for port in (W["same"], W["inside"])]
+six.close()
+print(json.dumps([own, outcome(lambda: socket.create_connection(("127.0.0.1", W["taken"])))]), flush=True)
+sys.stdin.readline()
+"""
+
+
+def _said(port: int) -> str:
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+        client.sendall(b"!")
+        try:
+            return client.recv(9).decode()
+        except ConnectionResetError:
+            return "reset"
+
+
+def test_an_exposed_port_leads_to_the_command_s_server_and_to_no_other(world: World) -> None:
+    """Also where the port has the same number on both sides, and where a server of the container has the port."""
+    with socket.socket() as same, socket.socket() as outside, socket.socket() as inside:
+        free = [each.bind(("127.0.0.1", 0)) or each.getsockname()[1] for each in (same, outside, inside)]
+    world.facts.update(same=free[0], inside=free[2], taken=world.evil.port)
+    exposed = [f"--expose={free[0]}", f"--expose={free[2]}:{free[1]}"]
+    argv = [sys.executable, "-m", "membrane", "-q", "--backend", "landlock", *exposed, "--env", "W", "--"]
+    argv += ["/usr/bin/python3", "-c", PRELUDE + EXPOSED]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(argv, cwd=world.workspace, env=world.environment, stdin=pipe, stdout=pipe) as run:
+        assert run.stdin is not None and run.stdout is not None
+        assert json.loads(run.stdout.readline()) == [["127.0.0.1", free[0]], ["::ffff:127.0.0.1", free[2]]]
+        assert (_said(free[0]), _said(free[1])) == ("same!", "other!")
+        assert json.loads(run.stdout.readline()) == [[free[0], free[2]], "ECONNREFUSED"]
+        with socket.create_server(("0.0.0.0", free[2])) as another:  # the command has closed its own
+            assert _said(free[1]) == "reset"
+            with pytest.raises(BlockingIOError):
+                another.setblocking(False)
+                another.accept()
+        run.stdin.close()
+    assert run.returncode == 0
+
+
 def test_descriptors_from_outside_open_no_way(world: World) -> None:
     """An unconnected socket as standard input: what it may still do is the sandbox's business."""
     with socket.socket() as tcp, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
@@ -885,7 +931,6 @@ def test_auto_takes_what_the_machine_gives_and_says_so(world: World) -> None:
         (("--view", "host"), "view: host"),
         (("--review",), "workspace: review"),
         (("-a", "dns.test:5353/udp"), "no datagram but DNS"),
-        (("--expose", "8080"), "ports: expose"),
         (("--device", "fuse"), "devices"),
     ],
 )

@@ -25,7 +25,7 @@ from ..events import Binding
 from ..host import inside, landlock
 from ..host import messages as m
 from ..host import syscalls as sc
-from ..host.channel import HELD_DURING_FORK, SIGKILL, Channel, named_pair, run_child
+from ..host.channel import HELD_DURING_FORK, SIGKILL, Channel, named_pair, pair, run_child
 from ..host.ready import ready
 from ..host.start import Late
 from ..messages import Failure
@@ -183,6 +183,13 @@ class InsideCell(Cell):
         kind = _socket.SOCK_SEQPACKET | _socket.SOCK_CLOEXEC
         self._destinations, sender = _socket.socketpair(_socket.AF_UNIX, kind)
         self._datagrams, teller = _socket.socketpair(_socket.AF_UNIX, kind)
+        inside_ports = [port for port, _outside in start.plan.network.exposed]
+        # Drawn by chance, so that two sandboxes of a container have no address in common.
+        address = "127." + ".".join(str(1 + byte % 254) for byte in os.urandom(3))
+        self._servers: Channel | None = None
+        asked: Channel | None = None
+        if inside_ports:
+            self._servers, asked = pair(m.TO_SERVERS, m.FROM_FACTORY)
         self._doors: list[int] = []
         doors = {}
         for number, op in enumerate(op for op in start.plan.mounts if isinstance(op, Listen)):
@@ -198,7 +205,8 @@ class InsideCell(Cell):
         sc.prctl(sc.PR_SET_CHILD_SUBREAPER, 1)
         supervisor = os.getpid()
         ports = self._listener.getsockname()[1], self._dns.getsockname()[1]
-        made = inside.Inside(self.directory, *ports, sender, teller, doors, judges)
+        exposed = (inside_ports, address, asked)
+        made = inside.Inside(self.directory, *ports, sender, teller, doors, exposed, judges)
         mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, HELD_DURING_FORK)
         try:
             self.pid = os.fork()
@@ -207,8 +215,9 @@ class InsideCell(Cell):
         finally:
             _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
         theirs.close()
-        sender.close()
-        teller.close()
+        for end in (sender, teller, asked):
+            if end is not None:
+                end.close()
         self._handle = os.pidfd_open(self.pid)
 
     def _become_keeper(self, channel: Channel, made: inside.Inside, supervisor: int) -> None:
@@ -217,6 +226,8 @@ class InsideCell(Cell):
         for door in self._doors:
             os.close(door)
         self._channel.close()
+        if self._servers is not None:
+            self._servers.close()
         run_child(lambda: inside.keeper(self._start, channel, made, supervisor), channel)
 
     def grant(self) -> None:
@@ -253,7 +264,10 @@ class InsideCell(Cell):
             *(("tcp4-named", self._listener), ("dns4", self._dns)),
             *(("destinations", self._destinations), ("datagrams", self._datagrams)),
         )
-        return "sockets made by the supervisor", [(role, socket.detach()) for role, socket in pairs]
+        out = [(role, socket.detach()) for role, socket in pairs]
+        if self._servers is not None:
+            out.append(("servers", self._servers.socket.detach()))
+        return "sockets made by the supervisor", out
 
     def listeners(self, count: int) -> list[int]:
         doors, self._doors = self._doors[:count], self._doors[count:]

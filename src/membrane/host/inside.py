@@ -67,10 +67,12 @@ class Inside:
 
     ``tcp`` and ``dns``: ports of the gateway's sockets.  ``destinations``: the socket by which it gets them, of
     connections; ``datagrams``: the same of datagrams.
+    ``exposed``: ports of the command's servers that are reached from outside, the address of loopback that these get,
+    and by which the gateway asks for connections to them (None: there is none).
     ``judges``: makes what says which names may be made, given what is held in the writable trees; None: all may.
     """
 
-    __slots__ = ("datagrams", "destinations", "directory", "dns", "doors", "judges", "tcp")
+    __slots__ = ("datagrams", "destinations", "directory", "dns", "doors", "exposed", "judges", "tcp")
 
     def __init__(
         self,
@@ -80,11 +82,12 @@ class Inside:
         destinations: _socket.socket,
         datagrams: _socket.socket,
         doors: dict[str, str],
+        exposed: tuple[Sequence[int], str, Channel | None],
         judges: Callable[[Sequence[HeldTree]], Judge] | None = None,
     ) -> None:
         self.directory, self.tcp, self.dns = directory, tcp, dns
         self.destinations, self.datagrams = destinations, datagrams
-        self.doors, self.judges = doors, judges
+        self.doors, self.exposed, self.judges = doors, exposed, judges
 
 
 def grants(ops: Sequence[MountOp], directory: str) -> Shared:
@@ -220,8 +223,10 @@ def keeper(start: Start, channel: Channel, made: Inside, supervisor: int) -> NoR
     sockets: Sockets | None = None
     if listener >= 0:
         from .supervised import Sockets
+        from .supervised_servers import Servers
 
         sc.open_files(1 << 20)
+        ports, address, asked = made.exposed
         sockets = Sockets(
             listener,
             epoll,
@@ -231,6 +236,8 @@ def keeper(start: Start, channel: Channel, made: Inside, supervisor: int) -> NoR
             datagrams=made.datagrams,
             doors=made.doors,
             processes=lambda: below(os.getpid()),
+            servers=Servers(ports, address),
+            asked=asked,
             granted=granted,
             pool=ready,
             judge=None if made.judges is None else made.judges(fill.late.trees),

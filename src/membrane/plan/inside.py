@@ -115,7 +115,6 @@ def _refuse(policy: Policy, facts: HostFacts) -> None:
         (policy.workspace == "review", "workspace: review", "changes are kept apart by an overlay"),
         (bool(policy.image), "image", "its trees take the places of the container's by mounts"),
         (bool(policy.devices), "devices", "the private /dev is a mount"),
-        (bool(policy.expose), "ports: expose", "the command has no loopback of its own to reach"),
         (bool(policy.state_dirs or policy.state_files), "agent profile", "its state is bound over names of the home"),
         (policy.user_namespaces, "user namespaces", "they would be the container's"),
         (any(mask.source.startswith("file:") for mask in policy.masks), "mask of a file", "its copy is a mount"),

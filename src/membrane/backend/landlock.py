@@ -22,14 +22,14 @@ import stat
 
 from ..errors import HostError, InternalError, PolicyError
 from ..events import Binding
-from ..host import inside, landlock
+from ..host import inside, landlock, statelinks
 from ..host import messages as m
 from ..host import syscalls as sc
 from ..host.channel import HELD_DURING_FORK, SIGKILL, Channel, named_pair, pair, run_child
 from ..host.ready import ready
 from ..host.start import Late
 from ..messages import Failure
-from ..plan.model import File, Listen
+from ..plan.model import File, Listen, Symlink
 from ..plan.mounts import MASK_SOURCE
 from . import Backend, Broken, Cell, Ended, Refused
 from .native import Native, NativeCommand, told
@@ -174,6 +174,9 @@ class InsideCell(Cell):
         os.mkdir(self.directory, 0o700)
         for name in ("tmp", "home", "files", "doors", "none"):
             os.mkdir(f"{self.directory}/{name}", 0o700)
+        home = dict(start.plan.environment)["HOME"]
+        for link in (op for op in start.plan.mounts if isinstance(op, Symlink)):
+            statelinks.put(self._own(home), link.target[len(home) + 1 :], link.to)
         self._listener = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
         self._listener.bind(("127.0.0.1", 0))
         self._listener.listen(BACKLOG)

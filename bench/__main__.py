@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from .http import bench_http
+from .inside import bench_inside
 from .library import bench_library
 from .review import bench_review
 from .tools import Interactive, children, cmdline, cpu, membrane, ratios, rss
@@ -194,6 +195,11 @@ def bench_network(bench: Bench, work: str) -> None:
             bench.add("gateway RSS", [rss(network[0])], "MB", "", "<= 45")
 
 
+def bench_landlock(bench: Bench, work: str) -> None:
+    """The backend without namespaces."""
+    bench_inside(bench, work, Server, load, LOAD)
+
+
 def bench_many(bench: Bench, work: str) -> None:
     """200 sandboxes at once."""
     begin = time.perf_counter()
@@ -221,6 +227,7 @@ BENCHES = {
     "tree": bench_tree,
     "review": bench_review,
     "network": bench_network,
+    "inside": bench_landlock,
     "many": bench_many,
     "http": bench_http,
     "library": bench_library,

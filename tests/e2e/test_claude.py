@@ -117,13 +117,16 @@ def test_claude_code_in_a_reviewed_workspace(box: Box) -> None:
 
 
 @pytest.mark.needs_tool("claude")
-def test_claude_code_by_its_profile(box: Box) -> None:
+@pytest.mark.parametrize("backend", ["native", "landlock"])
+def test_claude_code_by_its_profile(box: Box, backend: str) -> None:
     """No policy at all: the command's name chooses the profile, which allows the real host name over TLS."""
     before = len(box.world.model_calls(api="messages"))
-    arguments = [*options(CLAUDE_ENVIRONMENT), *box.tls, "--", *CLAUDE]
+    arguments = [f"--backend={backend}", *options(CLAUDE_ENVIRONMENT), *box.tls, "--", *CLAUDE]
     done = box.run(*arguments, env=path_with("claude"), timeout=AGENT_PATIENCE)
     refused_inside(box, done, "messages", before)
     assert box.world.requests(host="api.anthropic.com", sni="api.anthropic.com")
+    kept = box.state / "agents" / "claude"  # found in every workspace, by either backend
+    assert list((kept / ".claude").rglob("*.jsonl")) and "userID" in json.loads((kept / ".claude.json").read_text())
 
 
 @pytest.mark.needs_tool("claude")

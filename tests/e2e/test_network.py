@@ -424,7 +424,8 @@ def test_host_internal(box: Box) -> None:
     fails_quickly(box, f"--connect={names.DEV_PORT}", "--", *CURL, f"http://host.internal:{names.LAN_PORT}/")
 
 
-def test_exposed_port(box: Box) -> None:
+@pytest.mark.parametrize("backend", ["native", "landlock"])
+def test_exposed_port(box: Box, backend: str) -> None:
     """A server inside is on the host's loopback, and only there."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     server = (
@@ -433,7 +434,7 @@ def test_exposed_port(box: Box) -> None:
         "threading.Thread(target=s.serve_forever, daemon=True).start()\n"
         "print('up', flush=True); sys.stdin.read()"
     )
-    process = box.popen("--expose=8124", "--", "python3", "-c", server, **pipes)
+    process = box.popen(f"--backend={backend}", "--expose=8124", "--", "python3", "-c", server, **pipes)
     assert process.stdout
     assert select.select([process.stdout], [], [], 30)[0]
     assert process.stdout.read1(3) == b"up\n"  # type: ignore[attr-defined]

@@ -39,6 +39,18 @@ def test_one_that_was_never_started_has_nothing_to_tell() -> None:
     assert gateway.Gateway([], {}, EventLog("s", "")).stop() == ""
 
 
+@pytest.mark.parametrize("sent", [b"", b"192.0.2.7 4433"], ids=["nothing", "a line"])
+def test_one_is_started_at_the_end_for_what_was_sent_and_not_for_the_end_of_the_sender(sent: bytes) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if sent:
+        theirs.send(sent)
+    theirs.close()
+    config = {"policy": Policy(), "session": "s", "clock": clock.offset()}
+    made = gateway.Gateway([("datagrams", ours.detach())], config, EventLog("s", ""))
+    assert made.stop() == ""
+    assert bool(made.stats) is bool(sent)
+
+
 def test_one_that_is_slow_is_killed_and_that_is_told(network: gateway.Gateway) -> None:
     pid = network.pid
     os.kill(pid, signal.SIGSTOP)

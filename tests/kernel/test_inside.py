@@ -368,6 +368,52 @@ print(json.dumps([served(any_), served(unbound), c.recv(4).decode()]))
     assert found == [["127.0.0.1", "own"], ["127.0.0.1", "own"], "unix"]
 
 
+EXPOSED = """
+any_, six = socket.socket(), socket.socket(socket.AF_INET6)
+for s, ip, port in ((any_, "0.0.0.0", W["same"]), (six, "::", W["inside"])):
+    s.setsockopt(1, 2, 1); s.bind((ip, port)); s.listen(5)
+print(json.dumps([any_.getsockname(), six.getsockname()[:2]]), flush=True)
+for s, word in ((any_, b"same"), (six, b"other")):
+    c, _ = s.accept(); c.sendall(word + c.recv(9)); c.close()
+own = [socket.create_connection(("127.0.0.1", port)).getpeername()[1] for port in (W["same"], W["inside"])]
+six.close()
+print(json.dumps([own, outcome(lambda: socket.create_connection(("127.0.0.1", W["taken"])))]), flush=True)
+sys.stdin.readline()
+"""
+
+
+def _said(port: int) -> str:
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+        client.sendall(b"!")
+        try:
+            return client.recv(9).decode()
+        except ConnectionResetError:
+            return "reset"
+
+
+def test_an_exposed_port_leads_to_the_command_s_server_and_to_no_other(world: World) -> None:
+    """Also where the port has the same number on both sides, and where a server of the container has the port."""
+    with socket.socket() as same, socket.socket() as outside, socket.socket() as inside:
+        free = [each.bind(("127.0.0.1", 0)) or each.getsockname()[1] for each in (same, outside, inside)]
+    world.facts.update(same=free[0], inside=free[2], taken=world.evil.port)
+    exposed = [f"--expose={free[0]}", f"--expose={free[2]}:{free[1]}"]
+    argv = [sys.executable, "-m", "membrane", "-q", "--backend", "landlock", *exposed, "--env", "W", "--"]
+    argv += ["/usr/bin/python3", "-c", PRELUDE + EXPOSED]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(argv, cwd=world.workspace, env=world.environment, stdin=pipe, stdout=pipe) as run:
+        assert run.stdin is not None and run.stdout is not None
+        assert json.loads(run.stdout.readline()) == [["127.0.0.1", free[0]], ["::ffff:127.0.0.1", free[2]]]
+        assert (_said(free[0]), _said(free[1])) == ("same!", "other!")
+        assert json.loads(run.stdout.readline()) == [[free[0], free[2]], "ECONNREFUSED"]
+        with socket.create_server(("0.0.0.0", free[2])) as another:  # the command has closed its own
+            assert _said(free[1]) == "reset"
+            with pytest.raises(BlockingIOError):
+                another.setblocking(False)
+                another.accept()
+        run.stdin.close()
+    assert run.returncode == 0
+
+
 def test_descriptors_from_outside_open_no_way(world: World) -> None:
     """An unconnected socket as standard input: what it may still do is the sandbox's business."""
     with socket.socket() as tcp, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
@@ -559,6 +605,8 @@ def by(action, path):
     after = os.stat(path)
     kept = (before.st_mode, before.st_mtime_ns) == (after.st_mode, after.st_mtime_ns)
     return [told, kept]
+def request(number, path):  # of a file system
+    return outcome(lambda: __import__("fcntl").ioctl(fd(path), number, bytes(1000)) and None)
 def raced():
     stop, link = [], os.path.abspath("d/link")
     os.symlink("file", link)
@@ -589,7 +637,9 @@ print(json.dumps({
     "own attribute": outcome(lambda: os.setxattr("d/file", "user.x", b"1")),
     "own owner": outcome(lambda: os.chown("d/file", os.getuid(), -1)),
     "memory": outcome(lambda: os.fchmod(os.memfd_create("x"), 0o600)),
-    "flags": outcome(lambda: __import__("fcntl").ioctl(fd("/etc/passwd"), 0x40086602, bytes(8)) and None),
+    **{name: request(number, path) for name, number, path in (("flags", 0x40086602, "/etc/passwd"),
+        ("snapshot", 0x5000940E, "/usr"), ("fat", 0x40047211, "/etc/passwd"), ("read", 0x80086601, "/etc/passwd"))},
+    "attributes": outcome(lambda: check(L.syscall(469, -100, outside.encode(), bytes(24), 24, 0)) and None),
     "attach": outcome(lambda: check(L.shmat(0, None, 0)) and None),
     "raced": raced(),
 }))
@@ -616,16 +666,21 @@ def test_metadata_of_files_that_may_not_be_written_stay(world: World) -> None:
         "own attribute": found["own attribute"],
         "own owner": "ok",
         "memory": "ok",
-        "flags": "EPERM",
+        **dict.fromkeys(("flags", "snapshot", "fat"), "EPERM"),
+        "read": found["read"],
+        "attributes": "ENOSYS",
         "attach": "ENOSYS",
         "raced": ["kept", True],
     }
     assert found["own attribute"] in ("ok", "ENOTSUP")
+    assert found["read"] in ("ok", "ENOTTY", "EOPNOTSUPP", "ENOTSUP")
     prepare()
     control = world.python(METADATA, outside=True)
     for name in ("chmod", "fchmodat", "times", "hidden", "by link"):
         assert control[name] == ["ok", False], name
     assert control["raced"] == ["changed", True]
+    assert control["attributes"] in ("ok", "ENOSYS", "EOPNOTSUPP", "ENOTSUP")  # Linux 6.17
+    assert "EPERM" not in (control["snapshot"], control["fat"], control["read"])
 
 
 def test_of_two_trees_the_inner_one_decides(world: World) -> None:
@@ -683,6 +738,72 @@ def test_nothing_outlives_the_run(world: World) -> None:
     lines = [Path(f"/proc/{pid}/cmdline") for pid in os.listdir("/proc") if pid.isdigit()]
     assert not [path for path in lines if path.exists() and mark.encode() in _content(path)]
     assert not list(Path("/tmp").glob(".membrane-*")) or not os.listdir(world.home / ".membrane" / "run")
+
+
+STAYS = """
+import signal, time
+def named(word): check(L.prctl(15, (W["mark"] + word).encode(), 0, 0, 0))
+def thread():  # the first thread ends, another one stays: it is shown as a zombie, and lives
+    threading.Thread(target=lambda: time.sleep(1000), daemon=True).start()
+    L.syscall({"x86_64": 60, "aarch64": 93}[os.uname().machine], 0)
+def silent():  # a child that tells nobody of its end (clone(2) without SIGCHLD)
+    if check(L.syscall({"x86_64": 56, "aarch64": 220}[os.uname().machine], 0, 0, 0, 0, 0)) == 0:
+        time.sleep(1000)
+    os._exit(0)
+def reaper():  # what the grandchild leaves becomes its own
+    check(L.prctl(36, 1, 0, 0, 0))
+    if os.fork() == 0:
+        if os.fork() == 0:
+            time.sleep(1000)
+        os._exit(0)
+    time.sleep(1000)
+def stopped(): os.kill(os.getpid(), signal.SIGSTOP)
+for stays in (thread, silent, reaper, stopped):
+    if os.fork() == 0:
+        os.setsid()
+        named(stays.__name__[:6])
+        for fd in (0, 1, 2): os.close(fd)
+        stays()
+def there(): return {n for n in os.listdir("/proc") if n.isdigit() and said(n)}
+def said(pid):
+    try: return "(" + W["mark"] in open("/proc/%s/stat" % pid).read()
+    except OSError: return False
+while len(there()) < 5: time.sleep(0.01)  # the reaper has a child of its own by then
+print(os.getppid(), flush=True)
+if W["alone"]: time.sleep(1000)
+"""
+
+
+def _marked(mark: str) -> list[str]:
+    """The names of the processes that begin with a mark and live: some thread of each is no zombie."""
+    out = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        name, _, rest = _content(Path(f"/proc/{pid}/stat")).rpartition(b") ")
+        try:
+            threads = os.listdir(f"/proc/{pid}/task")
+        except OSError:
+            continue  # it has ended
+        if f"({mark}".encode() in name and (rest[:1] not in b"ZX" or len(threads) > 1):
+            out.append(name.partition(b"(")[2].decode())
+    return out
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["its end", "the keeper killed"])
+def test_no_process_outlives_the_run_however_it_is_made(world: World, killed: bool) -> None:
+    mark = f"m{os.getpid() % 100000}{'ka'[killed]}"
+    world.facts.update(mark=mark, alone=killed)
+    argv = [sys.executable, "-m", "membrane", "-q", "--backend", "landlock", "--env", "W", "--"]
+    argv += ["/usr/bin/python3", "-c", PRELUDE + STAYS]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(argv, cwd=world.workspace, env=world.environment, stdout=pipe, stderr=pipe) as run:
+        assert run.stdout is not None
+        keeper = int(run.stdout.readline())
+        if killed:
+            assert {name[len(mark) :] for name in _marked(mark)} == {"thread", "silent", "reaper", "stoppe"}
+            os.kill(keeper, signal.SIGKILL)
+        _out, said = run.communicate(timeout=60)
+    assert run.returncode == (125 if killed else 0), said
+    assert not _marked(mark)
 
 
 def test_a_supervisor_that_is_killed_leaves_no_process_no_directory_and_no_reader(world: World) -> None:
@@ -819,7 +940,6 @@ def test_auto_takes_what_the_machine_gives_and_says_so(world: World) -> None:
         (("--view", "host"), "view: host"),
         (("--review",), "workspace: review"),
         (("-a", "dns.test:5353/udp"), "no datagram but DNS"),
-        (("--expose", "8080"), "ports: expose"),
         (("--device", "fuse"), "devices"),
     ],
 )

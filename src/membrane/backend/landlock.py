@@ -22,14 +22,14 @@ import stat
 
 from ..errors import HostError, InternalError, PolicyError
 from ..events import Binding
-from ..host import inside, landlock
+from ..host import inside, landlock, statelinks
 from ..host import messages as m
 from ..host import syscalls as sc
-from ..host.channel import HELD_DURING_FORK, SIGKILL, Channel, named_pair, run_child
+from ..host.channel import HELD_DURING_FORK, SIGKILL, Channel, named_pair, pair, run_child
 from ..host.ready import ready
 from ..host.start import Late
 from ..messages import Failure
-from ..plan.model import File, Listen
+from ..plan.model import File, Listen, Symlink
 from ..plan.mounts import MASK_SOURCE
 from . import Backend, Broken, Cell, Ended, Refused
 from .native import Native, NativeCommand, told
@@ -174,6 +174,9 @@ class InsideCell(Cell):
         os.mkdir(self.directory, 0o700)
         for name in ("tmp", "home", "files", "doors", "none"):
             os.mkdir(f"{self.directory}/{name}", 0o700)
+        home = dict(start.plan.environment)["HOME"]
+        for link in (op for op in start.plan.mounts if isinstance(op, Symlink)):
+            statelinks.put(self._own(home), link.target[len(home) + 1 :], link.to)
         self._listener = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
         self._listener.bind(("127.0.0.1", 0))
         self._listener.listen(BACKLOG)
@@ -183,6 +186,13 @@ class InsideCell(Cell):
         kind = _socket.SOCK_SEQPACKET | _socket.SOCK_CLOEXEC
         self._destinations, sender = _socket.socketpair(_socket.AF_UNIX, kind)
         self._datagrams, teller = _socket.socketpair(_socket.AF_UNIX, kind)
+        inside_ports = [port for port, _outside in start.plan.network.exposed]
+        # Drawn by chance, so that two sandboxes of a container have no address in common.
+        address = "127." + ".".join(str(1 + byte % 254) for byte in os.urandom(3))
+        self._servers: Channel | None = None
+        asked: Channel | None = None
+        if inside_ports:
+            self._servers, asked = pair(m.TO_SERVERS, m.FROM_FACTORY)
         self._doors: list[int] = []
         doors = {}
         for number, op in enumerate(op for op in start.plan.mounts if isinstance(op, Listen)):
@@ -198,7 +208,8 @@ class InsideCell(Cell):
         sc.prctl(sc.PR_SET_CHILD_SUBREAPER, 1)
         supervisor = os.getpid()
         ports = self._listener.getsockname()[1], self._dns.getsockname()[1]
-        made = inside.Inside(self.directory, *ports, sender, teller, doors, judges)
+        exposed = (inside_ports, address, asked)
+        made = inside.Inside(self.directory, *ports, sender, teller, doors, exposed, judges)
         mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, HELD_DURING_FORK)
         try:
             self.pid = os.fork()
@@ -207,8 +218,9 @@ class InsideCell(Cell):
         finally:
             _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
         theirs.close()
-        sender.close()
-        teller.close()
+        for end in (sender, teller, asked):
+            if end is not None:
+                end.close()
         self._handle = os.pidfd_open(self.pid)
 
     def _become_keeper(self, channel: Channel, made: inside.Inside, supervisor: int) -> None:
@@ -217,6 +229,8 @@ class InsideCell(Cell):
         for door in self._doors:
             os.close(door)
         self._channel.close()
+        if self._servers is not None:
+            self._servers.close()
         run_child(lambda: inside.keeper(self._start, channel, made, supervisor), channel)
 
     def grant(self) -> None:
@@ -253,7 +267,10 @@ class InsideCell(Cell):
             *(("tcp4-named", self._listener), ("dns4", self._dns)),
             *(("destinations", self._destinations), ("datagrams", self._datagrams)),
         )
-        return "sockets made by the supervisor", [(role, socket.detach()) for role, socket in pairs]
+        out = [(role, socket.detach()) for role, socket in pairs]
+        if self._servers is not None:
+            out.append(("servers", self._servers.socket.detach()))
+        return "sockets made by the supervisor", out
 
     def listeners(self, count: int) -> list[int]:
         doors, self._doors = self._doors[:count], self._doors[count:]
@@ -315,13 +332,13 @@ class InsideCell(Cell):
             return
         if not ready((self._handle,), seconds=REAP)[0]:
             _signal.pidfd_send_signal(self._handle, SIGKILL)
-        os.waitpid(self.pid, 0)
+        ended_all = os.waitpid(self.pid, 0)[1] == 0  # the keeper has no child left, and so this process none by it
         os.close(self._handle)
         self._handle = -1
         self._channel.close()
-        left = inside.end_orphans()
+        ended_all = ended_all or inside.end_orphans()
         inside.remove(self.directory)
-        if not left:
+        if not ended_all:
             raise HostError("end the command", "it starts processes faster than they can be killed")
 
     def _raise(self, message: Message | None) -> None:

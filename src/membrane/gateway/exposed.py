@@ -5,7 +5,9 @@ Theory of operation
 A listener of the host is accepted here.  For each connection the launcher, which lives in the sandbox's network
 namespace, is asked for a fresh socket of that namespace (``host.launcher._make_socket``); connected here, it reaches
 the loopback of the sandbox: 127.0.0.1, and ::1 when no server listens there.  Loopback is steered by no rule of
-the namespace.  Bytes are copied as they are; the client outside learns of a server that is not there by a reset.
+the namespace.  Where the sandbox has no namespace its keeper is asked instead, which knows the command's servers from
+those of others and connects the socket itself (``host.supervised_servers``).  Bytes are copied as they are; the client
+outside learns of a server that is not there by a reset.
 
 The direction is the reverse of all others: what the command answers leaves to the program of this machine that
 connected.
@@ -57,6 +59,7 @@ class Exposed(Connections):
 
     Args:
         factory: the launcher's end for requests of sockets; it is made non-blocking.
+        dials: it is the keeper's, whose sockets are connected.
     """
 
     def __init__(
@@ -69,13 +72,15 @@ class Exposed(Connections):
         *,
         connections: int = CONNECTIONS,
         memory: MemoryBudget | None = None,
+        dials: bool = False,
     ) -> None:
         super().__init__(reactor, emit, crashed, connections, number=number, memory=memory)
+        self.dials = dials
         self.connect = reactor.wait(CONNECT, lambda connection: connection.abort("the server does not accept"))
         from ..host.channel import Channel  # here: most gateways expose nothing
-        from ..host.messages import FROM_FACTORY, TO_FACTORY
+        from ..host.messages import FROM_FACTORY, TO_FACTORY, TO_SERVERS
 
-        self._factory = Channel(factory, TO_FACTORY, FROM_FACTORY)
+        self._factory = Channel(factory, TO_SERVERS if dials else TO_FACTORY, FROM_FACTORY)
         self._asked: deque[ExposedConnection] = deque()
         factory.setblocking(False)
         reactor.watch(factory.fileno(), IN, self._on_factory)
@@ -100,10 +105,10 @@ class Exposed(Connections):
 
     def ask(self, connection: ExposedConnection, family: int) -> None:
         """Ask the launcher for a socket; answers come in the order of the questions."""
-        from ..host.messages import MakeSocket
+        from ..host.messages import DialServer, MakeSocket
 
         try:
-            self._factory.send(MakeSocket(family))
+            self._factory.send(DialServer(connection.port) if self.dials else MakeSocket(family))
         except OSError as error:  # its queue is full, or it is gone and the session ends
             connection.abort(error.strerror or "no socket")
             return
@@ -135,8 +140,8 @@ class ExposedConnection(Connection):
 
     def __init__(self, exposed: Exposed, client: Socket, port: int, client_port: int) -> None:
         super().__init__(exposed, client)
-        self._exposed, self._port, self._client_port = exposed, port, client_port
-        self._tries = list(_FAMILIES)
+        self._exposed, self.port, self._client_port = exposed, port, client_port
+        self._tries = list(_FAMILIES[:1] if exposed.dials else _FAMILIES)
         self._address = ""
 
     def begin(self) -> None:
@@ -146,18 +151,18 @@ class ExposedConnection(Connection):
 
     @guarded
     def socket_made(self, fd: int) -> None:
-        """Connect a socket of the sandbox's namespace; -1: there is none of this family."""
+        """Connect a socket of the sandbox's namespace; -1: there is none of this family, or no server."""
         family, address = self._tries.pop(0)
         if self.dead or fd < 0:
             if fd >= 0:
                 os.close(fd)
             if not self.dead:
-                self._next("no socket")
+                self._next("no server" if self._exposed.dials else "no socket")
             return
         server = Socket(family, SOCK_STREAM, 0, fd)
         server.setblocking(False)
         server.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
-        code = server.connect_ex((address, self._port))
+        code = EINPROGRESS if self._exposed.dials else server.connect_ex((address, self.port))
         if code not in (0, EINPROGRESS):
             server.close()
             self._next(os.strerror(code))
@@ -207,7 +212,7 @@ class ExposedConnection(Connection):
             self.abort(error)
 
     def _opening(self) -> ConnectionOpened:
-        return ConnectionOpened(self.id, "exposed", "localhost", self._address, self._port, "", self._client_port)
+        return ConnectionOpened(self.id, "exposed", "localhost", self._address, self.port, "", self._client_port)
 
     def _release(self, error: str) -> None:
         self._exposed.connect.end(self)

@@ -12,7 +12,8 @@ Socket roles: ``tcp4`` ``tcp6`` (original destination by getsockname), ``tcp4-dn
 with PKTINFO), ``udp4:PORT`` ``udp6:PORT`` (the same), ``unix:N`` (a listening unix socket of the view for the policy's
 N-th rule, see ``messages.Setup``), ``exposed:PORT`` (a listener of the host's loopback for that port inside),
 ``refused`` (copies of packets that the namespace refused, see ``refused``), ``diag`` (see ``clients``), ``factory``
-(where sockets of the sandbox's namespace come from, see ``exposed``), ``datagrams`` (see ``destinations``).
+(where sockets of the sandbox's namespace come from, see ``exposed``), ``servers`` (where sockets come from that are
+connected to servers of the command, see there), ``datagrams`` (see ``destinations``).
 
 An exception that is not one connection's ends the process with status 1, and the session then kills the command.
 """
@@ -79,6 +80,7 @@ _CONNECTIONS, _FLOWS = 4096, 256  # at a time
 _FRAMES = 16  # of where it was
 _GARBAGE = 20000  # containers made before the collector looks
 _SPARE_FDS = 256  # of the process, beside two for each connection: pipes, flows, listeners
+_NOT_SERVED = ("factory", "servers", "destinations")  # roles of sockets that answer
 _TOTALS = 0.5  # seconds from one report of the totals to the next
 _BATCH_DELAY = 0.005  # seconds that an event waits for others, to be sent with them
 _FLUSH = 2.0  # seconds to get rid of the last lines
@@ -312,9 +314,11 @@ class Service:
             for rule in policy.allow
             for ports in rule.ports
         )
-        factory = [socket for role, socket in sockets if role == "factory"]
+        factory = [(socket, role == "servers") for role, socket in sockets if role in ("factory", "servers")]
         common = queue.emit, self._crashed, engine.number
-        self._exposed = Exposed(reactor, factory[0], *common, memory=engine.memory) if factory else None
+        self._exposed = (
+            Exposed(reactor, factory[0][0], *common, memory=engine.memory, dials=factory[0][1]) if factory else None
+        )
         self._broker = Broker(reactor, decide, *common, budget=ledger.session, memory=engine.memory)
         self._broker.approvals = self._approvals
         self._unix_sockets = policy.unix_sockets
@@ -461,7 +465,7 @@ class Service:
                 return
         deadline = time.monotonic() + _LAST_COUNT
         for role, socket in self._sockets:
-            if socket.family not in (AF_INET, AF_INET6, AF_UNIX) or role in ("factory", "destinations", "datagrams"):
+            if socket.family not in (AF_INET, AF_INET6, AF_UNIX) or role in _NOT_SERVED or role == "datagrams":
                 continue
             lost = 0
             while time.monotonic() < deadline:
@@ -490,7 +494,7 @@ class Service:
             self._udp.listen(socket, int(port))
         elif kind == "exposed" and self._exposed is not None:
             self._exposed.listen(socket, int(port))
-        elif kind in ("factory", "destinations"):
+        elif kind in _NOT_SERVED:
             pass  # not served: it answers
         elif kind == "datagrams":
             RefusedDatagrams(self._reactor, socket, self._router, self._queue.emit)

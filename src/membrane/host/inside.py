@@ -7,10 +7,10 @@ which confines itself and sends its listener here, and serves that (``supervised
 It speaks with the supervisor as pid 1 of a native sandbox does (``messages.TO_INSIDE``).
 
 No pid namespace ends what the command leaves behind.  The keeper is the reaper of all its descendants
-(PR_SET_CHILD_SUBREAPER): whose parent ends becomes its child, so a walk over the children finds them all.  ``end_all``
-kills by pidfd and walks again until two walks find none.  The supervisor is a subreaper as well, for the case that
-the keeper is killed, and ends what is left then.  The keeper ends everything when the supervisor has ended (its
-pidfd), and removes the sandbox's directory.
+(PR_SET_CHILD_SUBREAPER): whose parent ends becomes its child, so without a child it has no descendant.  ``end_all``
+walks, kills by pidfd and reaps until the kernel says that there is no child.  The supervisor is a subreaper as well,
+for the case that the keeper is killed, and ends what is left then.  The keeper ends everything when the supervisor has
+ended (its pidfd), and removes the sandbox's directory.
 
 Landlock has no "except": where something in a tree is hidden or read-only, what is beside it on the way is listed
 instead.  What happens by name in a directory that holds such a name the keeper does itself (``supervised_names``).
@@ -57,6 +57,7 @@ MOST_LISTED = 200_000  # names that are looked at to leave out those that a rule
 REMOVE = 60.0  # seconds for a directory to be removed
 AT_ONCE = 4096  # names of a directory that are looked at together
 END_ROUNDS = 2000  # walks over the processes at most, until none is left
+_WALL = 0x40000000  # wait(2), __WALL: children that were made without SIGCHLD as well
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx")
 _TIOCSCTTY, _TIOCSPTLCK, _TIOCGPTN = 0x540E, 0x40045431, 0x80045430
 
@@ -66,10 +67,12 @@ class Inside:
 
     ``tcp`` and ``dns``: ports of the gateway's sockets.  ``destinations``: the socket by which it gets them, of
     connections; ``datagrams``: the same of datagrams.
+    ``exposed``: ports of the command's servers that are reached from outside, the address of loopback that these get,
+    and by which the gateway asks for connections to them (None: there is none).
     ``judges``: makes what says which names may be made, given what is held in the writable trees; None: all may.
     """
 
-    __slots__ = ("datagrams", "destinations", "directory", "dns", "doors", "judges", "tcp")
+    __slots__ = ("datagrams", "destinations", "directory", "dns", "doors", "exposed", "judges", "tcp")
 
     def __init__(
         self,
@@ -79,11 +82,12 @@ class Inside:
         destinations: _socket.socket,
         datagrams: _socket.socket,
         doors: dict[str, str],
+        exposed: tuple[Sequence[int], str, Channel | None],
         judges: Callable[[Sequence[HeldTree]], Judge] | None = None,
     ) -> None:
         self.directory, self.tcp, self.dns = directory, tcp, dns
         self.destinations, self.datagrams = destinations, datagrams
-        self.doors, self.judges = doors, judges
+        self.doors, self.exposed, self.judges = doors, exposed, judges
 
 
 def grants(ops: Sequence[MountOp], directory: str) -> Shared:
@@ -192,7 +196,7 @@ def keeper(start: Start, channel: Channel, made: Inside, supervisor: int) -> NoR
     _signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     fill = channel.receive()
     if not isinstance(fill, m.Fill):
-        _end(1, [made.directory])
+        _end([made.directory])
     with Step(channel, "bind a file rule"):
         granted = grants((*start.plan.mounts, *fill.late.ops), made.directory)
         ready = pool.make(granted, made.directory) if granted.shared else None
@@ -219,8 +223,10 @@ def keeper(start: Start, channel: Channel, made: Inside, supervisor: int) -> NoR
     sockets: Sockets | None = None
     if listener >= 0:
         from .supervised import Sockets
+        from .supervised_servers import Servers
 
         sc.open_files(1 << 20)
+        ports, address, asked = made.exposed
         sockets = Sockets(
             listener,
             epoll,
@@ -230,6 +236,8 @@ def keeper(start: Start, channel: Channel, made: Inside, supervisor: int) -> NoR
             datagrams=made.datagrams,
             doors=made.doors,
             processes=lambda: below(os.getpid()),
+            servers=Servers(ports, address),
+            asked=asked,
             granted=granted,
             pool=ready,
             judge=None if made.judges is None else made.judges(fill.late.trees),
@@ -244,7 +252,7 @@ def keeper(start: Start, channel: Channel, made: Inside, supervisor: int) -> NoR
                 else:
                     sockets.on[fd](events)
             elif fd == parent:
-                _end(1, own)
+                _end(own)
             elif fd == failed_exec:  # until now the channel was the command's own
                 epoll.unregister(failed_exec)
                 os.close(failed_exec)
@@ -261,7 +269,7 @@ def keeper(start: Start, channel: Channel, made: Inside, supervisor: int) -> NoR
                         channel.send(m.CommandExited(status))
                     except OSError:
                         pass  # the supervisor has ended as well
-                    _end(0, own)
+                    _end(own)
             elif fd == channel.fileno():
                 message = channel.receive()
                 if isinstance(message, m.SendSignal):
@@ -269,7 +277,7 @@ def keeper(start: Start, channel: Channel, made: Inside, supervisor: int) -> NoR
                 elif isinstance(message, m.Resume):
                     _to_group(pid, SIGCONT)
                 else:
-                    _end(1, own)
+                    _end(own)
 
 
 MOST_REPORTED = 1024  # names that were refused
@@ -292,12 +300,16 @@ class _Report:
             pass  # the supervisor has ended, and we are about to
 
 
-def _end(status: int, directories: Sequence[str]) -> NoReturn:
-    """End the descendants, then remove the sandbox's directories: a supervisor that was killed does not."""
-    if end_all(os.getpid()):
-        for directory in directories:
-            remove(directory)
-    os._exit(status)
+def _end(directories: Sequence[str]) -> NoReturn:
+    """End the descendants, then remove the sandbox's directories: a supervisor that was killed does not.
+
+    The exit status is 0 when no process is left, and 1 else.
+    """
+    if not end_all():
+        os._exit(1)
+    for directory in directories:
+        remove(directory)
+    os._exit(0)
 
 
 def _to_group(pid: int, number: int) -> None:
@@ -444,7 +456,7 @@ def _try_network() -> None:
 
 
 def _parents_now() -> dict[int, int]:
-    """The parent of each process that can be seen (proc_pid_stat(5)); of zombies as well."""
+    """The parent of each living process that can be seen (proc_pid_stat(5))."""
     out = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -453,9 +465,19 @@ def _parents_now() -> dict[int, int]:
                     fields = file.read(4096).rpartition(b")")[2].split()
             except OSError:
                 continue
-            if fields and fields[0] not in (b"Z", b"X"):
+            if fields and (fields[0] not in (b"Z", b"X") or len(_threads(name)) > 1):
                 out[int(name)] = int(fields[1])
     return out
+
+
+def _threads(pid: int | str) -> list[str]:
+    """The threads of a process that are left; its first one stays in the list, also when it has ended before others
+    (exit(2) of one thread), and then the process is shown as a zombie and lives (pthread_exit(3)).
+    """
+    try:
+        return os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []
 
 
 def below(root: int) -> list[int]:
@@ -471,14 +493,15 @@ def below(root: int) -> list[int]:
     return out
 
 
-def end_all(root: int) -> bool:
-    """Kill the descendants of this process, until two walks in a row find none; false: some are left after
+def end_all() -> bool:
+    """Kill the descendants of this process, a subreaper, until it has no child; false: some are left after
     ``END_ROUNDS`` walks, as they fork faster than we kill.
     """
-    quiet = 0
+    root = os.getpid()
     for _round in range(END_ROUNDS):
-        found = below(root)
-        for pid in found:
+        if not _has_children():
+            return True
+        for pid in below(root):
             try:
                 handle = os.pidfd_open(pid)
             except OSError:
@@ -490,11 +513,17 @@ def end_all(root: int) -> bool:
                 pass
             finally:
                 os.close(handle)
-        _reap(0)
-        quiet = 0 if found else quiet + 1
-        if quiet == 2:
-            return True
     return False
+
+
+def _has_children() -> bool:
+    """Whether a child of this process is left, when those that have ended are reaped."""
+    while True:
+        try:
+            if not os.waitpid(-1, os.WNOHANG | _WALL)[0]:
+                return True
+        except ChildProcessError:
+            return False
 
 
 def _is_below(pid: int, root: int) -> bool:
@@ -515,12 +544,15 @@ FILTERS = 3  # that the command installs
 
 
 def _filters(pid: int | str) -> int:
-    """How many filters a process has (proc_pid_status(5), Seccomp_filters); no process gets rid of one."""
-    try:
-        with open(f"/proc/{pid}/status", "rb") as file:
-            return int(file.read(1 << 16).partition(b"\nSeccomp_filters:")[2].split(None, 1)[0])
-    except (OSError, ValueError, IndexError):
-        return 0
+    """How many filters a process has (proc_pid_status(5), Seccomp_filters); no thread gets rid of one."""
+    most = 0
+    for thread in _threads(pid):
+        try:
+            with open(f"/proc/{pid}/task/{thread}/status", "rb") as file:
+                most = max(most, int(file.read(1 << 16).partition(b"\nSeccomp_filters:")[2].split(None, 1)[0]))
+        except (OSError, ValueError, IndexError):
+            continue
+    return most
 
 
 def end_orphans() -> bool:
@@ -603,7 +635,10 @@ def _remove_one(top: int, name: str, number: int) -> bool:
         fd = os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             for count, below_it in enumerate(_some(fd)):
-                os.rename(below_it, f".{number}.{count}.removed", src_dir_fd=fd, dst_dir_fd=top)
+                try:
+                    os.unlink(below_it, dir_fd=fd)
+                except OSError:  # a directory
+                    os.rename(below_it, f".{number}.{count}.removed", src_dir_fd=fd, dst_dir_fd=top)
                 moved = True
         finally:
             os.close(fd)

@@ -226,8 +226,17 @@ class MakeSocket(Message):
     family: int
 
 
+class DialServer(Message):
+    """Connect a TCP socket to a server of the command, at this port of its loopback."""
+
+    port: int
+
+
 class SocketMade(Message):
-    """The answers come in the order of the questions; None: there is none of this family."""
+    """The answers come in the order of the questions; None: there is none of this family, or no server.
+
+    One that was asked for by ``DialServer`` may still be connecting.
+    """
 
     socket: Fd | None
 
@@ -255,7 +264,8 @@ FROM_INSIDE = Table(
     NameRefused,
 )
 TO_FACTORY = Table("from the gateway to the launcher", MakeSocket)
-FROM_FACTORY = Table("from the launcher to the gateway", SocketMade)
+TO_SERVERS = Table("from the gateway to the keeper", DialServer)
+FROM_FACTORY = Table("from the launcher or the keeper to the gateway", SocketMade)
 FROM_CONTAINERS = Table("from pid 1 to the launcher", NetworkMade)
 TO_CONTAINERS = Table("from the launcher to pid 1")
 TO_SPAWNER = Table("from the supervisor to the spawner", ForkCommand)

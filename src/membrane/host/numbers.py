@@ -38,6 +38,7 @@ NUMBERS = {
     "fchmodat2": (452, 452, 452),
     "fchown": (93, 55, 207),
     "fchownat": (260, 54, 298),
+    "file_setattr": (469, 469, 469),
     "finit_module": (313, 273, 350),
     "fremovexattr": (199, 16, 237),
     "fsconfig": (431, 431, 431),

@@ -16,7 +16,7 @@ bind(2) of unix sockets, where Landlock judges the directory.
 
 * TCP is connected to one listener of the gateway, on loopback.  Before that the gateway gets the destination of that
   local port (``gateway.destinations``); it decides as about any captured connection.  A listener of the command
-  listens on loopback, and it alone can be dialled there: /proc/net/tcp says whether the socket that listens is ours.
+  listens on loopback, and it alone can be dialled there (``supervised_servers``).
 * UDP is a stand-in, a pair of SOCK_SEQPACKET, which takes no addresses: no datagram of the command exists.  What it
   sends to port 53, wherever, is asked of the gateway's answerer.
 * A unix socket is connected to the inode that its path led to when it was judged: to one that was bound inside, or to
@@ -37,18 +37,21 @@ import os
 import select
 import struct
 
+from ..errors import MembraneError
 from ..policy.reasons import SOCKET_NOT_ALLOWED
 from . import seccomp
 from . import syscalls as sc
 from .notify import Listener
 from .supervised_files import Metadata
 from .supervised_names import Names
+from .supervised_servers import LOOPBACK, Servers
 from .unixsockets import device_of_mount
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from .channel import Channel
     from .notify import Call
     from .pool import Pool, Shared
     from .supervised_names import Judge, Report
@@ -75,7 +78,6 @@ _OPTIONS = frozenset(
 )
 _MSG_PEEK, _MSG_DONTWAIT, _MSG_FASTOPEN = 0x2, 0x40, 0x20000000
 _DNS = 53
-_LISTENS = b"0A"  # TCP_LISTEN, in /proc/net/tcp
 _EVENTS = select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR
 _MAPPED = bytes(10) + b"\xff\xff"  # of ::ffff:0:0/96
 
@@ -87,18 +89,19 @@ class Held:
         socket: the duplicate; None: it is connected or listens, and nothing can be asked of it any more.
         kind: "tcp", "udp", "unix" or "netlink".
         peer: the address that it was connected to, as the command wrote it.
+        exposed: the port to which it is bound at the sandbox's own address (``Servers.place``); 0: it is not.
         ours: of a stand-in, the other end.
         way: of a stand-in, a real socket that is connected to the answerer.
         waiting: of a stand-in, the calls that wait for a datagram; one duplicate waits for all of them (``watched``).
     """
 
-    __slots__ = ("family", "inode", "kind", "ours", "peer", "socket", "waiting", "watched", "way")
+    __slots__ = ("exposed", "family", "inode", "kind", "ours", "peer", "socket", "waiting", "watched", "way")
 
     def __init__(self, socket: _socket.socket, family: int, kind: str) -> None:
         self.socket: _socket.socket | None = socket
         self.family, self.kind = family, kind
         self.inode = os.fstat(socket.fileno()).st_ino
-        self.peer = b""
+        self.peer, self.exposed = b"", 0
         self.ours: _socket.socket | None = None
         self.way: _socket.socket | None = None
         self.waiting: list[Call] = []
@@ -124,6 +127,7 @@ class Sockets:
         datagrams: takes a line for each place where datagrams were meant to go, but for DNS.
         doors: unix sockets of rules, and the listener of ours that stands for each.
         processes: the sandbox's processes now.
+        servers: where the command's are; ``asked``: by which the gateway asks for connections to them, or None.
         granted, pool, judge, report, empty: as of ``supervised_names.Names``.
     """
 
@@ -138,6 +142,8 @@ class Sockets:
         datagrams: _socket.socket,
         doors: dict[str, str],
         processes: Callable[[], Iterable[int]],
+        servers: Servers,
+        asked: Channel | None,
         granted: Shared,
         pool: Pool | None,
         judge: Judge | None,
@@ -155,11 +161,13 @@ class Sockets:
         self._datagrams, self._told, self._report = datagrams, set[tuple[bytes, int]](), report
         self._most = max(16, min(MOST_HELD, (sc.open_files() - 64) // 4))
         self._sockets: dict[int, Held] = {}
-        self._ports: dict[int, int] = {}  # bound inside: the inode of the socket
+        self._servers = servers
         self._held = 0
         self._calls = seccomp.supervised_calls(sc.MACHINE)
         self._handlers: dict[str, Callable[[Call], int | None]] = {}
         self._watch(listener, lambda _events: self._answer())
+        if asked is not None:
+            self._watch(asked.fileno(), lambda _events: self._dial(asked))
 
     # ------------------------------------------------------------ one call
 
@@ -355,9 +363,10 @@ class Sockets:
         if not loopback:
             raise _Refused(errno.ENETUNREACH)  # IPV6_V6ONLY: nothing here listens on ::1
         if is_loopback(address):
-            if not self._listens_inside(port):
+            place = self._servers.listening(port)
+            if not place:
                 raise _Refused(errno.ECONNREFUSED)
-            target = port
+            loopback, target = _loopback(held, place), port
         else:
             if not socket.getsockname()[1]:
                 socket.bind((loopback, 0))
@@ -407,24 +416,6 @@ class Sockets:
 
         self._watch(fd, ended, select.EPOLLOUT | select.EPOLLHUP | select.EPOLLERR)
 
-    def _listens_inside(self, port: int) -> bool:
-        """Whether the socket that listens at 127.0.0.1:``port`` was made for the command (proc_net_tcp(5))."""
-        inode = self._ports.get(port)
-        if inode is None:
-            return False
-        wanted = b"0100007F:%04X" % port
-        mapped = b"0000000000000000FFFF00000100007F:%04X" % port
-        for table, name in (("tcp", wanted), ("tcp6", mapped)):
-            try:
-                with open(f"/proc/net/{table}", "rb") as lines:
-                    for line in lines:
-                        fields = line.split(None, 10)
-                        if len(fields) > 9 and fields[1] == name and fields[3] == _LISTENS:
-                            return int(fields[9]) == inode
-            except OSError:
-                continue
-        return False
-
     def _on_bind(self, call: Call) -> int | None:
         held = self._find(call)
         if held.kind == "udp":
@@ -438,12 +429,12 @@ class Sockets:
         return 0
 
     def _bind(self, held: Held, port: int) -> None:
-        socket, loopback = held.socket, _loopback(held)
+        socket, loopback = held.socket, _loopback(held, self._servers.place(port))
         if socket is None or not loopback:
             raise _Refused(errno.EADDRNOTAVAIL)
         socket.bind((loopback, port))
-        if len(self._ports) < MOST_NAMED:
-            self._ports[socket.getsockname()[1]] = held.inode
+        held.exposed = port if self._servers.hides(loopback) else 0
+        self._servers.bound(socket.getsockname()[1], held.inode)
 
     def _on_listen(self, call: Call) -> int:
         held = self._find(call)
@@ -466,10 +457,34 @@ class Sockets:
 
     def _on_getsockname(self, call: Call) -> int | None:
         held = self._known(call)
-        if held is None or held.kind != "udp":
+        if held is not None and held.kind == "udp":
+            self._put_address(call, _own(held), call[4], call[5])
+            return 0
+        if held is None or not held.exposed:
             return None
-        self._put_address(call, _own(held), call[4], call[5])
+        self._put_address(call, _own(held, held.exposed), call[4], call[5])
         return 0
+
+    def _dial(self, asked: Channel) -> None:
+        """The gateway asks for a connection to a server of the command; at the end of it nobody asks any more."""
+        from .messages import DialServer, SocketMade
+
+        try:
+            wanted = asked.receive()
+            made = self._servers.dial(wanted.port) if isinstance(wanted, DialServer) else None
+        except (OSError, MembraneError):
+            made = None
+        if made is None:
+            self._unwatch(asked.fileno())
+            asked.close()
+            return
+        try:
+            asked.send(SocketMade(None if made < 0 else made))
+        except OSError:
+            pass  # its end is on the way
+        finally:
+            if made >= 0:
+                os.close(made)
 
     def _on_setsockopt(self, call: Call) -> int | None:
         held = self._known(call)
@@ -689,13 +704,13 @@ def is_loopback(address: bytes) -> bool:
     return not any(address[:15]) and address[15] in (0, 1)
 
 
-def _loopback(held: Held) -> str:
-    """Where sockets of this family reach 127.0.0.1; empty: they do not."""
+def _loopback(held: Held, place: str = LOOPBACK) -> str:
+    """Where sockets of this family reach an address of 127.0.0.0/8; empty: they do not."""
     if held.family == _AF_INET:
-        return "127.0.0.1"
+        return place
     assert held.socket is not None
     only = held.socket.getsockopt(_socket.IPPROTO_IPV6, _IPV6_V6ONLY)
-    return "" if only else "::ffff:127.0.0.1"
+    return "" if only else f"::ffff:{place}"
 
 
 def _connected(socket: _socket.socket) -> bool:
@@ -706,11 +721,13 @@ def _connected(socket: _socket.socket) -> bool:
     return True
 
 
-def _own(held: Held) -> bytes:
-    """The local address of a stand-in, for a call that asks for it."""
+def _own(held: Held, port: int = 0) -> bytes:
+    """The local address of a stand-in, or of a server at an exposed port, for a call that asks for it."""
+    number = port.to_bytes(2, "big")
     if held.family == _AF_INET:
-        return struct.pack("=H", _AF_INET) + bytes(2) + b"\x7f\0\0\1" + bytes(8)
-    return struct.pack("=H", _AF_INET6) + bytes(6) + bytes(15) + b"\1" + bytes(4)
+        return struct.pack("=H", _AF_INET) + number + b"\x7f\0\0\1" + bytes(8)
+    address = _MAPPED + b"\x7f\0\0\1" if port else bytes(15) + b"\1"
+    return struct.pack("=H", _AF_INET6) + number + bytes(4) + address + bytes(4)
 
 
 _UNIX_REQUEST = struct.Struct("=IHHIIBBHIIIII")  # struct nlmsghdr; struct unix_diag_req (linux/unix_diag.h)

@@ -405,6 +405,8 @@ class Names:
         pool = self._pool
         if pool is None or (kind == "f" and not self._hides(place.where)):
             return False
+        if kind == "f" and "/.git/" in f"{place.where}/":
+            return False  # git's own files come and go with each command, and nobody executes one
         if place.name in _REPOSITORY:
             return False  # what is made in it is judged here
         if os.fstat(place.parent).st_mode & stat.S_ISGID:

@@ -3,7 +3,8 @@
 Theory of operation
 -------------------
 It is the native plan (``build``) less what takes a mount: every tree is at its own place, and what has another
-content or another place in the native view is either reached by a variable (home, scratch, certificates) or refused.
+content or another place in the native view is either reached by a variable (home, scratch, certificates), by a link in
+the home (the state of an agent), or refused.
 ``MASK_SOURCE`` in the environment and in files stands for the sandbox's own directory, whose name is known only when it
 is made.  A rule that nothing binds here ends the run with exit status 78; what is weaker than natively each binding
 says, and ``WEAKER`` for the whole.
@@ -14,7 +15,7 @@ from __future__ import annotations
 from ..errors import PolicyError
 from . import hardening, mounts
 from .build import build as build_native
-from .model import Bind, Listen, Mask, Overlay, RuleBinding
+from .model import Bind, Listen, Mask, Overlay, RuleBinding, Symlink
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,8 +68,11 @@ def build(policy: Policy, facts: HostFacts) -> SandboxPlan:
     environment.update(HOME=store or HOME, TMPDIR=SCRATCH)
     bindings = [_binding(rule) for rule in plan.bindings]
     bindings += [RuleBinding(name, "backend: landlock", (said,), "partial") for name, said in WEAKER]
+    if policy.state_shown:
+        said = f"not shown: {', '.join(policy.state_shown)} of your home"
+        bindings.append(RuleBinding("agent profile", "backend: landlock", (said,), "partial"))
     return plan.replace(
-        mounts=tuple(_operations(plan, store, facts)),
+        mounts=tuple(_operations(policy, plan, store, facts)),
         environment=tuple(environment.items()),
         base_kuid=0,
         trust=trust[:2],
@@ -77,11 +81,16 @@ def build(policy: Policy, facts: HostFacts) -> SandboxPlan:
     )
 
 
-def _operations(plan: SandboxPlan, store: str, facts: HostFacts) -> list[MountOp]:
+def _operations(policy: Policy, plan: SandboxPlan, store: str, facts: HostFacts) -> list[MountOp]:
     out: list[MountOp] = []
+    shown = {f"{facts.home}/{name}" for name in policy.state_shown}
+    kept = {f"{facts.state}/agents/{policy.profiles[0]}/{name}": name for name in policy.state_dirs}
     for op in plan.mounts:
         if isinstance(op, Bind) and op.source == op.target:
-            out.append(op)
+            if op.source not in shown:  # it would stand in the agent's state
+                out.append(op)
+        elif isinstance(op, Bind) and op.source in kept:
+            out += [op.replace(target=op.source), Symlink(f"{store or HOME}/{kept[op.source]}", op.source)]
         elif isinstance(op, Bind) and op.source == store:
             out.append(op.replace(target=store))
         elif isinstance(op, Overlay):
@@ -115,8 +124,6 @@ def _refuse(policy: Policy, facts: HostFacts) -> None:
         (policy.workspace == "review", "workspace: review", "changes are kept apart by an overlay"),
         (bool(policy.image), "image", "its trees take the places of the container's by mounts"),
         (bool(policy.devices), "devices", "the private /dev is a mount"),
-        (bool(policy.expose), "ports: expose", "the command has no loopback of its own to reach"),
-        (bool(policy.state_dirs or policy.state_files), "agent profile", "its state is bound over names of the home"),
         (policy.user_namespaces, "user namespaces", "they would be the container's"),
         (any(mask.source.startswith("file:") for mask in policy.masks), "mask of a file", "its copy is a mount"),
         (policy.trace.mode in ("required", "full"), f"trace: {policy.trace.mode}", "nothing here traces the command"),

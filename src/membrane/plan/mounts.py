@@ -424,6 +424,9 @@ def home_store(policy: Policy, facts: HostFacts) -> str:
     """The host directory that is bound over $HOME; empty for an ephemeral home or the host's view."""
     if policy.view == "host" or policy.home == "ephemeral":
         return ""
+    if policy.backend == "landlock":  # of its own: links stand in it where the native one has mount points
+        name = "shared" if policy.home == "shared" else workspace_key(facts.workspace)
+        return f"{facts.state}/homes/{name}.landlock"
     if policy.home == "shared":
         return f"{facts.state}/home"
     return f"{facts.state}/homes/{workspace_key(facts.workspace)}"

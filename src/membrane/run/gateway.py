@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 START = 20.0  # seconds for the gateway to make a certificate authority
 END = 2.0  # seconds for the gateway to take the last packets and send its last events
-SILENT = ("factory", "diag", "destinations")  # roles of sockets at which nothing arrives
+SILENT = ("factory", "servers", "diag", "destinations")  # roles of sockets at which nothing arrives
 
 
 class Gateway:
@@ -293,7 +293,9 @@ class Gateway:
         for role, fd in self.sockets:
             if role not in SILENT:
                 poll.register(fd, select.POLLIN)
-        return bool(self._config) and bool(poll.poll(0))
+        # A pair whose other end was closed can be read as well: its end, if nothing came before (unix(7))
+        arrived = any(not events & select.POLLHUP or _holds_packet(fd) for fd, events in poll.poll(0))
+        return bool(self._config) and arrived
 
     def _take_rest(self, deadline: float) -> str:
         """Read until the end of its stream or ``deadline`` (0: what is there); what was wrong with it."""
@@ -305,3 +307,14 @@ class Gateway:
         except (MembraneError, OSError) as error:
             return str(error)
         return ""
+
+
+def _holds_packet(fd: int) -> bool:
+    """Is something in a socket's queue that was not read?"""
+    socket = _socket.socket(fileno=os.dup(fd))
+    try:
+        return bool(socket.recv(1, _socket.MSG_PEEK | _socket.MSG_DONTWAIT))
+    except OSError:
+        return False
+    finally:
+        socket.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 from collections.abc import Callable, Iterator
@@ -14,7 +15,8 @@ from membrane.events import ConnectionClosed, ConnectionOpened
 from membrane.gateway.exposed import Exposed
 from membrane.gateway.reactor import Reactor
 from membrane.host.channel import Channel
-from membrane.host.messages import FROM_FACTORY, TO_FACTORY, MakeSocket, SocketMade
+from membrane.host.messages import FROM_FACTORY, TO_FACTORY, TO_SERVERS, DialServer, MakeSocket, SocketMade
+from membrane.host.supervised_servers import Servers
 
 
 class Rig:
@@ -183,3 +185,46 @@ def test_at_the_end_of_the_session_what_is_cut_short_does_not_look_whole(rig: Ri
     assert_reset(client)
     assert_reset(server)
     assert rig.of(ConnectionClosed)[0].error == "session ended"
+
+
+@pytest.mark.parametrize("whose", ["the command's", "another's"])
+def test_the_keeper_dials_the_command_s_servers_and_no_other(whose: str) -> None:
+    """Without a namespace: what listens at the port counts, and whose it is."""
+    reactor, events = Reactor(), list[Any]()
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    keeper = Channel(theirs, FROM_FACTORY, TO_SERVERS)
+    keeper.setblocking(False)
+    numbers = count(1)
+    exposed = Exposed(reactor, ours, events.append, pytest.fail, lambda: next(numbers), dials=True)  # type: ignore[arg-type]
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_server(("127.0.0.1", 0)) as listener:
+        port = server.getsockname()[1]
+        known = server if whose == "the command's" else listener
+        servers = Servers()
+        servers.bound(port, os.fstat(known.fileno()).st_ino)
+        exposed.listen(listener, port)
+        client = socket.create_connection(listener.getsockname(), timeout=10)
+        for _ in range(1000):
+            reactor.turn(0.01)
+            try:
+                wanted = keeper.receive()
+            except BlockingIOError:
+                if events:
+                    break
+                continue
+            assert wanted == DialServer(port)
+            made = servers.dial(port)
+            keeper.send(SocketMade(None if made < 0 else made))
+            if made >= 0:
+                os.close(made)
+        opened = next(event for event in events if isinstance(event, ConnectionOpened))
+        assert (opened.protocol, opened.host, opened.port) == ("exposed", "localhost", port)
+        if known is server:
+            assert opened.address == "127.0.0.1"
+            server.accept()[0].close()
+        else:
+            assert_reset(client)
+        client.close()
+    exposed.close()
+    reactor.close()
+    keeper.close()
+    ours.close()

@@ -307,6 +307,21 @@ def test_other_abis_and_unknown_numbers_do_not_exist(machine: str) -> None:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
+def test_without_mounts_what_is_newer_than_the_lists_does_not_exist(machine: str) -> None:
+    """No mount stands behind Landlock there: file_setattr(2) of Linux 6.17 changed files of the host."""
+    program, arch = seccomp.supervised_program(machine), AUDIT_ARCH[machine]
+    for number in (469, 470, 511, 512, 0x40000000 | 41, -1):
+        assert run(program, number, (), arch) == "ENOSYS", number
+    assert run(program, 468, (), arch) == "allow"  # file_getattr
+    ioctl = number_of("ioctl", machine)
+    assert ioctl is not None
+    for request, expected in ((0x5401, "allow"), (0x40049409, "allow"), (0x80086601, "allow"), (0x541B, "allow")):
+        assert run(program, ioctl, (3, request, 0), arch) == expected
+    for request in (0x40086602, 0x401C5820, 0x40806685, 0x5000940E, 0x50009417, 0x40047211, 0xF501, HIGH | 0x40086602):
+        assert run(program, ioctl, (3, request, 0), arch) == "EPERM", hex(request)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
 def test_calls_that_are_always_allowed_are_in_the_kernels_bitmap(machine: str) -> None:
     """Their path through the filter loads no argument, so the kernel runs no filter for them."""
     program = seccomp.program(machine=machine)

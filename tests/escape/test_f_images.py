@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "unit" / "host"))
 from image_layout import archive, image, layer
 
 from membrane.host.unpack import BadLayer
-from membrane.run import images
+from membrane.run import imagestore
 
 pytestmark = pytest.mark.needs_kernel("overlayfs in a user namespace")
 SECRET = "SECRET of the host"
@@ -126,10 +126,10 @@ def test_F113_a_name_that_leads_out_of_a_layer_ends_the_whole(tmp_path: Path) ->
         state = tmp_path / f"state{number}"
         layout = image(tmp_path / f"image{number}", layer((name, b"x")))
         with pytest.raises(BadLayer, match="leads out"):
-            images.pull(str(state), f"oci:{layout}")
+            imagestore.pull(str(state), f"oci:{layout}")
         assert not list((state / "images" / "layers").iterdir())
         assert not (tmp_path / "x").exists()
-    images.pull(str(tmp_path / "good"), f"oci:{image(tmp_path / 'image', layer(('x', b'x')))}")
+    imagestore.pull(str(tmp_path / "good"), f"oci:{image(tmp_path / 'image', layer(('x', b'x')))}")
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_F118_a_joined_command_has_the_same_system(box: Box, system: bytes, tmp_
     with box.start("sh", "-c", "echo ready; read line", options=(f"--image={reference}",)) as running:
         assert running.stdin is not None and running.stdout is not None
         assert running.stdout.readline() == "ready\n"
-        images.remove(str(box.state), reference)
+        imagestore.remove(str(box.state), reference)
         words = [*MEMBRANE, "exec", str(box.workspace), "--", "cat", "/opt/mark"]
         joined = subprocess.run(
             words, cwd=box.workspace, env=box.environment, capture_output=True, text=True, timeout=60, check=False
@@ -205,7 +205,7 @@ def test_F118_a_joined_command_has_the_same_system(box: Box, system: bytes, tmp_
         running.stdin.write("\n")
         running.stdin.close()
         assert running.wait(60) == 0
-    assert images.prune(str(box.state)) == 1
+    assert imagestore.prune(str(box.state)) == 1
 
 
 def test_F119_a_mount_has_its_place_among_the_trees_of_the_image(box: Box, system: bytes, tmp_path: Path) -> None:

@@ -22,14 +22,17 @@ import os
 import stat
 import tarfile
 
-from ..errors import HostError
 from ..value import Value
 from . import syscalls as sc
+from .imagetree import BadImage
 from .unpack import keep
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import IO, Any, Protocol
+    from collections.abc import Callable
+    from typing import IO, Any, Protocol, TypeAlias
+
+    Step: TypeAlias = Callable[[int, int], None]
 
     class Place(Protocol):
         """Where the files of an image are."""
@@ -51,13 +54,6 @@ _INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.d
 _PLATFORMS = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
-class BadImage(HostError):
-    """The image cannot be used; nothing of it was kept that has not the right digest."""
-
-    def __init__(self, cause: str, path: str, *fix: str) -> None:
-        super().__init__("use the image", cause, target=path, fix=fix)
-
-
 class Image(Value):
     """An image whose layers are unpacked."""
 
@@ -70,8 +66,15 @@ class Image(Value):
     directory: str = ""
 
 
-def read(path: str, layers: str) -> Image:
+def _silent(_number: int, _count: int) -> None:
+    return None
+
+
+def read(path: str, layers: str, step: Step = _silent) -> Image:
     """Read the image in the OCI image layout ``path`` and unpack what of it is not in ``layers`` yet.
+
+    Args:
+        step: is called before each layer, with its number and how many there are.
 
     Raises:
         BadImage: it is none, or its bytes are others than it says.
@@ -82,12 +85,12 @@ def read(path: str, layers: str) -> Image:
     except OSError as error:
         raise BadImage(os.strerror(error.errno or 0), path, f"skopeo copy docker://NAME oci:{path}") from None
     try:
-        return _judged(_Directory(root), path, layers)
+        return _judged(_Directory(root), path, layers, step)
     finally:
         os.close(root)
 
 
-def read_archive(path: str, layers: str) -> Image:
+def read_archive(path: str, layers: str, step: Step = _silent) -> Image:
     """The same for an archive (``docker save``, ``oci-archive:``), as ``read`` otherwise."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO would wait
@@ -103,7 +106,7 @@ def read_archive(path: str, layers: str) -> Image:
             raise BadImage(
                 "it is no tar archive of an image (a compressed one is to be unpacked first)", path
             ) from None
-        return _judged(place, path, layers)
+        return _judged(place, path, layers, step)
 
 
 class _Directory:
@@ -143,18 +146,18 @@ class _Archive:
         return name in self._members
 
 
-def _judged(place: _Directory | _Archive, path: str, layers: str) -> Image:
+def _judged(place: _Directory | _Archive, path: str, layers: str, step: Step) -> Image:
     try:
         if isinstance(place, _Archive) and not place.has("index.json"):
-            return _read_saved(place, path, layers)
-        return _read(place, path, layers)
+            return _read_saved(place, path, layers, step)
+        return _read(place, path, layers, step)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError, tarfile.TarError):
         raise BadImage("a document of it is not as the OCI image layout has it", path) from None
     except OSError as error:
         raise BadImage(f"{error.filename or 'a file of it'}: {error.strerror}", path) from None
 
 
-def _read(place: Place, path: str, layers: str) -> Image:
+def _read(place: Place, path: str, layers: str, step: Step) -> Image:
     index = json.loads(_bytes(place, "index.json"))
     for _level in range(3):  # an index may name an index
         found = [each for each in index["manifests"] if _is_ours(each)]
@@ -167,21 +170,20 @@ def _read(place: Place, path: str, layers: str) -> Image:
     else:
         raise BadImage("its indexes name further ones", path)
     digest = named["config"]["digest"]
-    return _image(
-        place, path, layers, _document(place, digest, path), digest, [_blob(x["digest"]) for x in named["layers"]]
-    )
+    blobs = [_blob(each["digest"]) for each in named["layers"]]
+    return _image(place, path, layers, step, _document(place, digest, path), digest, blobs)
 
 
-def _read_saved(place: Place, path: str, layers: str) -> Image:
+def _read_saved(place: Place, path: str, layers: str, step: Step) -> Image:
     found = json.loads(_bytes(place, "manifest.json"))
     if len(found) != 1:
         raise BadImage(f"it has {len(found)} images", path, "save one of them")
     data = _bytes(place, found[0]["Config"])
     digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
-    return _image(place, path, layers, json.loads(data), digest, found[0]["Layers"])
+    return _image(place, path, layers, step, json.loads(data), digest, found[0]["Layers"])
 
 
-def _image(place: Place, path: str, layers: str, config: Any, digest: str, blobs: list[str]) -> Image:
+def _image(place: Place, path: str, layers: str, step: Step, config: Any, digest: str, blobs: list[str]) -> Image:
     """Unpack the layers ``blobs`` of an image with this configuration."""
     ids = config["rootfs"]["diff_ids"]
     if len(ids) != len(blobs) or not 0 < len(ids) <= MOST_LAYERS:
@@ -198,7 +200,8 @@ def _image(place: Place, path: str, layers: str, config: Any, digest: str, blobs
     if not all("=" in each for each in image.environ):
         raise ValueError
     places = []
-    for diff_id, blob in zip(ids, blobs, strict=True):
+    for number, (diff_id, blob) in enumerate(zip(ids, blobs, strict=True), 1):
+        step(number, len(ids))
         with place.open(blob) as raw:
             places.append(os.path.basename(keep(raw, layers, diff_id)))
     return image.replace(layers=tuple(places))

@@ -13,8 +13,8 @@ from __future__ import annotations
 import os
 import stat
 
+from ..errors import HostError
 from ..plan.model import ImageTree
-from .imagefiles import BadImage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,6 +27,13 @@ MOST_TREES = 500  # trees of one view: each is a mount
 MOST_SOURCES = 800  # directories of all their layers: each is a descriptor while the view is built
 MOST_LINKS = 40  # as the kernel follows them (path_resolution(7))
 _OPAQUE = "user.overlay.opaque"
+
+
+class BadImage(HostError):
+    """The image cannot be used; nothing of it was kept that has not the right digest."""
+
+    def __init__(self, cause: str, path: str, *fix: str) -> None:
+        super().__init__("use the image", cause, target=path, fix=fix)
 
 
 class Tree:

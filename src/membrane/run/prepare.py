@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ..changes.store import Held
     from ..plan.model import HostFacts, MountOp, SandboxPlan
     from ..policy.model import Policy
-    from .images import Use
+    from .images import Kept, Use
 
 
 class RunOptions(Value):
@@ -92,10 +92,7 @@ class PreparedRun:
         self.id = os.urandom(8).hex()
         self.image: Use | None = None
         if policy.image:
-            from . import images
-
-            speaks = commands == "one" and not options.quiet
-            self.image = images.need(state_dir(os.environ), policy.image, _say if speaks else images.quiet)
+            self.image = _image(policy.image, speaks=commands == "one" and not options.quiet)
         self.facts = facts_for(policy, backend=backend)
         policy, self.logins = _with_logins(policy, self.facts, tidy=True)
         policy, self.warnings = mounts.as_found(policy, self.facts)
@@ -175,6 +172,20 @@ class PreparedRun:
             name = next(path[len(top) + 1 :] for top in tops if path.startswith(f"{top}/"))
             return homes.make_link(self.agent, name, place)
         return homes.make_place(self.agent, place.removeprefix(f"{self.facts.home}/"))
+
+
+def _image(reference: str, *, speaks: bool) -> Use:
+    """Hold the image for a run, which fetches it where it is not here yet."""
+    from . import images
+
+    state = state_dir(os.environ)
+
+    def fetch() -> Kept:
+        from . import imagestore
+
+        return imagestore.pull(state, reference, _say if speaks else imagestore.quiet, again=False)
+
+    return images.need(state, reference, fetch)
 
 
 def _say(text: str) -> None:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from ..messages import Message
 
 _TRANSPORTS = {"": "docker://", "docker-daemon": "docker-daemon:", "podman": "containers-storage:"}
-_TRIES = 3  # of each request that a network breaks
+_AGAIN = 1  # times that skopeo begins anew where the network breaks; each time takes twice as long
 _LONGEST_LINE = 4096  # bytes that skopeo says without an end of line
 _LAST_LINES = 20
 
@@ -186,7 +186,7 @@ def _copy(source: str, work: str, reference: str, meter: Meter) -> None:
             os.unlink(f"{work}/{name}")
     # The name has no character that an option begins with (``grammar.parse_image``).  Signatures have no place in an
     # OCI layout, and skopeo has judged them by the caller's policy.json(5) before.
-    words = [program, "copy", f"--retry-times={_TRIES}", "--remove-signatures", source, f"oci:{work}:image"]
+    words = [program, "copy", f"--retry-times={_AGAIN}", "--remove-signatures", source, f"oci:{work}:image"]
     process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:
         lines = _heard(process, work, reference, meter)

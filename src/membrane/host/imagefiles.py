@@ -64,6 +64,8 @@ class Image(Value):
     command: tuple[str, ...] = ()
     user: str = ""
     directory: str = ""
+    volumes: tuple[str, ...] = ()  # absolute paths
+    stop: str = ""  # the signal that ends it
 
 
 def _silent(_number: int, _count: int) -> None:
@@ -195,7 +197,10 @@ def _image(place: Place, path: str, layers: str, step: Step, config: Any, digest
         _texts(made.get("Env")),
         _texts(made.get("Entrypoint")),
         _texts(made.get("Cmd")),
-        *_texts((made.get("User") or "", made.get("WorkingDir") or "")),
+        _text(made.get("User")),
+        _text(made.get("WorkingDir")),
+        tuple(path for path in _texts(made.get("Volumes")) if path.startswith("/")),
+        _text(made.get("StopSignal")),
     )
     if not all("=" in each for each in image.environ):
         raise ValueError
@@ -211,7 +216,12 @@ def _texts(found: Any) -> tuple[str, ...]:
     texts = tuple(found or ())
     if len(texts) > MOST_WORDS or not all(isinstance(each, str) and "\0" not in each for each in texts):
         raise ValueError
+    "".join(texts).encode()  # JSON can write half a surrogate pair, which no file name and no variable is
     return texts
+
+
+def _text(found: Any) -> str:
+    return _texts((found or "",))[0]
 
 
 def _is_ours(entry: dict[str, Any]) -> bool:

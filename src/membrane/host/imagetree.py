@@ -46,7 +46,7 @@ class Tree:
 
     def __init__(self, layers: Sequence[str], empty: str) -> None:
         self._top = tuple(reversed(layers))
-        self._empty = empty
+        self.empty = empty
 
     def entry(self, above: Sequence[str], name: str) -> tuple[Kind, tuple[str, ...]]:
         """What ``name`` is in a directory: directories of layers, one file, or what a link says; "": nothing."""
@@ -137,7 +137,7 @@ class Tree:
                 out.append(ImageTree(here, "expanded", (), mode))
                 self._expand(here, sources, own, whole, out)
             elif not inner:
-                out.append(ImageTree(here, kind, (*sources, self._empty) if kind == "directory" else sources))
+                out.append(ImageTree(here, kind, (*sources, self.empty) if kind == "directory" else sources))
 
 
 def _is_opaque(path: str) -> bool:

@@ -21,18 +21,19 @@ from ..errors import HostError
 from ..host.imagetree import Tree
 from ..messages import Malformed, Message, Table
 from ..plan import mounts
-from ..plan.model import ImageFacts
+from ..plan.model import ImageFacts, ImageTree
 from ..policy import grammar
 from ..value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from ..plan.model import HostFacts
     from ..policy.model import Policy
 
 LARGEST = 4 << 20  # of a record, and of passwd(5) of an image
+MOST_VOLUMES = 32  # each is a mount with a directory of our state
 
 
 class Named(Message):
@@ -52,6 +53,8 @@ class Record(Message):
     command: tuple[str, ...]
     user: str
     directory: str
+    volumes: tuple[str, ...]
+    stop: str
 
 
 # Not JSON: to load what reads it costs more than all else that an image adds to a start.
@@ -210,22 +213,65 @@ def shown(policy: Policy, facts: HostFacts) -> HostFacts:
         bundle = next((os.path.realpath(path) for path in mounts.BUNDLES if os.path.exists(path)), "")
     shell = "/bin/bash" if tree.find("/bin/bash")[1] == "file" else "/bin/sh"
     facts = facts.replace(existing=frozenset(existing), links=tuple(links))  # by which the places below are found
+    own = mounts.places_of_its_own(policy, facts)
+    volumes, refused = _volumes(tree, said.volumes, own)
+    new = [each.path for each in volumes if len(each.sources) == 1]  # the image has nothing there
     image = ImageFacts(
         reference=policy.image,
         digest=kept.digest,
         layers=len(kept.layers),
-        trees=tuple(tree.trees(mounts.places_of_its_own(policy, facts), ("/etc",))),
+        trees=tuple(tree.trees((*own, *new), ("/etc",))),
         environ=said.environ,
         entrypoint=said.entrypoint,
         command=said.command,
         user=said.user,
         directory=said.directory,
+        begins=_begins(tree, said.directory, own, facts.workspace, volumes),
+        volumes=volumes,
+        refused=refused,
+        stop=said.stop,
         shell=shell,
         passwd=_file(tree, "/etc/passwd"),
         group=_file(tree, "/etc/group"),
         bundle=bundle,
     )
     return facts.replace(image=image)
+
+
+def _volumes(tree: Tree, paths: Sequence[str], own: Sequence[str]) -> tuple[tuple[ImageTree, ...], tuple[str, ...]]:
+    """The directories that are writable, with what the image has there, and those that cannot be.
+
+    Args:
+        own: paths where the view has something else.
+    """
+    made: list[ImageTree] = []
+    refused: list[str] = []
+    named = {os.path.normpath(f"/{path.lstrip('/')}") for path in paths}
+    for path in sorted(named, key=lambda path: (path.count("/"), path)):  # outer ones first
+        at, kind, sources = tree.find(path)
+        if not kind and mounts.inside(path, at):
+            at = path  # no link is on the way to what is missing
+        elif kind != "directory":
+            refused.append(path)
+            continue
+        if any(mounts.inside(at, each) for each in (*own, *(volume.path for volume in made))):
+            continue  # it is the view's own, or in one that is writable already
+        if len(made) >= MOST_VOLUMES or any(mounts.inside(each, at) or mounts.inside(at, "/etc") for each in own):
+            refused.append(path)
+            continue
+        made.append(ImageTree(at, "directory", (*sources, tree.empty)))
+    return tuple(made), tuple(refused)
+
+
+def _begins(tree: Tree, said: str, own: Sequence[str], workspace: str, volumes: Sequence[ImageTree]) -> str:
+    """Where in the view the image's own command begins; empty: the view has no such directory."""
+    path = os.path.normpath(f"/{said.lstrip('/')}")
+    if path in ("/", mounts.WORKSPACE_NAME, workspace):
+        return workspace
+    at, kind, _sources = tree.find(path)
+    if any(mounts.inside(at, each) for each in own):
+        return ""
+    return at if kind == "directory" else path if any(volume.path == path for volume in volumes) else ""
 
 
 def _file(tree: Tree, path: str) -> bytes:

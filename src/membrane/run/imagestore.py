@@ -159,7 +159,7 @@ def pull(state: str, reference: str, say: Callable[[str], None] = quiet, *, agai
             meter.end()
         digits = found.digest.removeprefix("sha256:")
         if record_of(place, found.digest) is None:  # a run may hold the one that is there
-            said = Record(found.layers, found.environ, found.entrypoint, found.command, found.user, found.directory)
+            said = Record(**{name: getattr(found, name) for name in Record.field_names})
             _write(f"{place}/records/{digits}", said)
         _write(f"{place}/names/{name}", Named(reference, found.digest, stamp))
     kept = kept_as(place, name)

@@ -120,6 +120,8 @@ class PreparedRun:
                     self.warnings = (*self.warnings, said)
             else:
                 self.plan = backend.plan(policy, self.facts)
+            if self.facts.image is not None and not request.command:
+                self.plan = image.begun(self.plan, self.facts.image)
             self._begin(backend, policy, commands)
         except BaseException:
             self.let_go()

@@ -25,7 +25,7 @@ import tarfile
 from ..value import Value
 from . import syscalls as sc
 from .imagetree import BadImage
-from .unpack import keep
+from .unpack import MOST_BYTES, MOST_HEADER, keep
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 MOST_DOCUMENT = 4 << 20
 MOST_LAYERS = 120  # overlayfs takes 500; container engines 127
 MOST_MEMBERS = 10_000  # of an archive
+_LONGEST_MEMBER = 4096  # characters of a name in it, and of what it links to
 MOST_WORDS = 1000  # of an entry point, of a command, of variables
 _INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
 _PLATFORMS = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -124,15 +125,34 @@ class _Directory:
         return os.fdopen(fd, "rb")
 
 
+class _Bounded:
+    """A file of which ``tarfile`` reads at most ``left`` bytes before the next entry is known."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self.left = file, MOST_HEADER
+        self.seek, self.tell = file.seek, file.tell
+
+    def read(self, size: int) -> bytes:
+        if size > self.left:
+            raise ValueError
+        self.left -= size
+        return self._file.read(size)
+
+
 class _Archive:
     def __init__(self, file: IO[bytes]) -> None:
-        self._archive = tarfile.TarFile(fileobj=file, errorlevel=2)
+        bounded = _Bounded(file)
+        self._archive = tarfile.TarFile(fileobj=bounded, errorlevel=2)  # type: ignore[arg-type]  # all that it needs
         self._members: dict[str, tarfile.TarInfo] = {}
         while (info := self._archive.next()) is not None:
             self._archive.members = []  # type: ignore[attr-defined]  # it would keep each
-            if len(self._members) >= MOST_MEMBERS:
+            self._archive.pax_headers = {}
+            if len(self._members) >= MOST_MEMBERS or len(info.name) + len(info.linkname) > _LONGEST_MEMBER:
                 raise ValueError
+            info.pax_headers = {}
             self._members[info.name.removeprefix("./")] = info
+            bounded.left = MOST_HEADER
+        bounded.left = MOST_MEMBERS * MOST_BYTES  # what they hold
 
     def open(self, name: str) -> IO[bytes]:
         info = self._members[name]

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     Kind: TypeAlias = Literal["", "directory", "file", "link"]
 
 MOST_TREES = 500  # trees of one view: each is a mount
+MOST_NAMES = 10_000  # in a directory that is looked through
 MOST_SOURCES = 800  # directories of all their layers: each is a descriptor while the view is built
 MOST_LINKS = 40  # as the kernel follows them (path_resolution(7))
 _OPAQUE = "user.overlay.opaque"
@@ -45,7 +46,9 @@ class Tree:
     """
 
     def __init__(self, layers: Sequence[str], empty: str) -> None:
-        self._top = tuple(reversed(layers))
+        top = tuple(reversed(layers))
+        last = next((number for number, layer in enumerate(top) if _is_opaque(layer)), len(top))
+        self._top = top[: last + 1]
         self.empty = empty
 
     def entry(self, above: Sequence[str], name: str) -> tuple[Kind, tuple[str, ...]]:
@@ -117,10 +120,20 @@ class Tree:
             raise BadImage(cause, "/", "make an image with fewer layers (podman build --squash-all)")
         return out
 
+    def _names(self, path: str, above: Sequence[str]) -> list[str]:
+        found = set[str]()
+        for layer in above:
+            with os.scandir(layer) as entries:
+                for entry in entries:
+                    found.add(entry.name)
+                    if len(found) > MOST_NAMES:
+                        raise BadImage(f"its layers have more than {MOST_NAMES} names there", path or "/")
+        return sorted(found)
+
     def _expand(
         self, path: str, above: tuple[str, ...], own: Sequence[str], whole: Sequence[str], out: list[ImageTree]
     ) -> None:
-        for name in sorted({name for layer in above for name in os.listdir(layer)}):
+        for name in self._names(path, above):
             here = f"{path}/{name}"
             if here in own:
                 continue

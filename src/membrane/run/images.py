@@ -78,8 +78,8 @@ class Kept(Value):
 class Use:
     """A record that a run uses; nobody removes it until ``end``."""
 
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
+    def __init__(self, fd: int, digest: str) -> None:
+        self._fd, self.digest = fd, digest
 
     def end(self) -> None:
         if self._fd >= 0:
@@ -170,7 +170,7 @@ def use(state: str, kept: Kept) -> Use | None:
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)  # who has the other kind is removing it
         if os.path.samestat(os.fstat(fd), os.stat(path)):
-            return Use(fd)
+            return Use(fd, kept.digest)
     except (BlockingIOError, FileNotFoundError):
         pass
     os.close(fd)

@@ -11,9 +11,11 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+import image_layout
 import pytest
 
-from membrane.host.imagefiles import BadImage, read
+from membrane.host.imagefiles import read, read_archive
+from membrane.host.imagetree import BadImage
 from membrane.host.unpack import BadLayer
 
 
@@ -81,3 +83,19 @@ def test_what_is_no_image_is_refused(tmp_path: Path, index: str) -> None:
     with pytest.raises(BadImage, match="No such file") as caught:
         read(str(tmp_path / "absent"), str(tmp_path / "layers"))
     assert "skopeo copy" in caught.value.fix[0]
+
+
+def test_an_archive_keeps_little_of_its_headers(tmp_path: Path) -> None:
+    """A header may say how long it is, and a name how long it is: neither is read whole, nor are many kept."""
+    good = image_layout.archive(image(tmp_path)[0], tmp_path / "good.tar").read_bytes()
+    long = tarfile.TarInfo("././@LongLink")
+    long.type, long.size = tarfile.GNUTYPE_LONGNAME, 1 << 40
+    name = tarfile.TarInfo("n" * 5000)
+    shared = tarfile.TarInfo.create_pax_global_header({"comment": "x" * 100_000})
+    for first in (long.tobuf(tarfile.GNU_FORMAT), name.tobuf(tarfile.GNU_FORMAT), shared * 40):
+        (tmp_path / "bad.tar").write_bytes(first + good)
+        with pytest.raises(BadImage):
+            read_archive(str(tmp_path / "bad.tar"), str(tmp_path / "layers"))
+        assert os.listdir(tmp_path / "layers") == []
+    (tmp_path / "good.tar").write_bytes(shared + good)  # the control
+    assert read_archive(str(tmp_path / "good.tar"), str(tmp_path / "layers")).layers

@@ -62,7 +62,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (place / ".config/containers").mkdir(parents=True)
     (place / ".config/containers/policy.json").write_text('{"default": [{"type": "insecureAcceptAnything"}]}')
     monkeypatch.setenv("HOME", str(place))
-    for name in ("XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "DOCKER_CONFIG", "REGISTRY_AUTH_FILE"):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(place))  # else credentials of /run/containers
+    for name in ("XDG_CONFIG_HOME", "DOCKER_CONFIG", "REGISTRY_AUTH_FILE"):
         monkeypatch.delenv(name, raising=False)
     return place
 

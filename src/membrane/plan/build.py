@@ -90,7 +90,7 @@ def refuse(policy: Policy, facts: HostFacts) -> None:
     if policy.workspace == "review":
         _refuse_review(policy, facts)
     containers.refuse(policy, facts)
-    if policy.image:
+    if policy.image or policy.platform:
         from . import image
 
         image.refuse(policy, facts)

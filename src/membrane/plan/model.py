@@ -113,6 +113,7 @@ class ImageFacts(Value):
     volumes: tuple[ImageTree, ...] = ()  # directories that are writable in a run
     refused: tuple[str, ...] = ()  # volumes that are not
     stop: str = ""  # the signal that ends its commands
+    foreign: str = ""  # its platform, where nothing here executes programs of that
     shell: str = "/bin/sh"
     passwd: bytes = b""  # its own file; empty: there is none
     group: bytes = b""

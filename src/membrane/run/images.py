@@ -40,6 +40,7 @@ class Named(Message):
     """A file in ``names``."""
 
     reference: str
+    platform: str  # that was asked for; empty: this machine's
     digest: str  # of the record
     stamp: tuple[int, ...]  # of the directory or file that it came from
 
@@ -55,6 +56,7 @@ class Record(Message):
     directory: str
     volumes: tuple[str, ...]
     stop: str
+    platform: str  # that it is made for
 
 
 # Not JSON: to load what reads it costs more than all else that an image adds to a start.
@@ -68,6 +70,7 @@ class Kept(Value):
     digest: str
     said: Record
     stamp: tuple[int, ...] = ()  # of the directory or file that it came from
+    platform: str = ""  # as of ``Named``
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -109,7 +112,7 @@ def kept_as(place: str, name: str) -> Kept | None:
     found = record_of(place, row.digest) if isinstance(row, Named) else None
     if found is None or not isinstance(row, Named):
         return None
-    return found.replace(reference=row.reference, stamp=row.stamp)
+    return found.replace(reference=row.reference, stamp=row.stamp, platform=row.platform)
 
 
 def record_of(place: str, digest: str) -> Kept | None:
@@ -121,11 +124,20 @@ def record_of(place: str, digest: str) -> Kept | None:
     return Kept("", digest, row) if isinstance(row, Record) else None
 
 
-def find(state: str, reference: str) -> Kept | None:
-    """The image that ``reference`` stands for, if it is here and its source has not changed."""
+def key_of(reference: str, platform: str) -> str:
+    """The name of a file in ``names``."""
+    return mounts.workspace_key(f"{reference} {platform}" if platform else reference)
+
+
+def find(state: str, reference: str, platform: str = "") -> Kept | None:
+    """The image that ``reference`` stands for, if it is here and its source has not changed.
+
+    Args:
+        platform: that it is to be made for; empty: this machine's.
+    """
     place = place_of(state)
-    kept = kept_as(place, mounts.workspace_key(reference))
-    if kept is None or kept.reference != reference or kept.stamp != stamp_of(reference):
+    kept = kept_as(place, key_of(reference, platform))
+    if kept is None or (kept.reference, kept.platform) != (reference, platform) or kept.stamp != stamp_of(reference):
         return None
     return kept if all(os.path.isdir(f"{place}/layers/{layer}") for layer in kept.layers) else None
 
@@ -142,7 +154,7 @@ def stamp_of(reference: str) -> tuple[int, ...]:
     return details.st_dev, details.st_ino, details.st_size, details.st_mtime_ns, details.st_ctime_ns
 
 
-def need(state: str, reference: str, fetch: Callable[[], Kept]) -> Use:
+def need(state: str, reference: str, fetch: Callable[[], Kept], platform: str = "") -> Use:
     """Hold the image for a run.
 
     Args:
@@ -152,7 +164,7 @@ def need(state: str, reference: str, fetch: Callable[[], Kept]) -> Use:
         HostError: it cannot be had, or is none.
     """
     for _attempt in range(3):
-        held = use(state, find(state, reference) or fetch())
+        held = use(state, find(state, reference, platform) or fetch())
         if held is not None:
             return held
     raise HostError("use the image", "it is removed again and again", target=reference)
@@ -183,7 +195,7 @@ def shown(policy: Policy, facts: HostFacts) -> HostFacts:
     Raises:
         BadImage: its trees cannot be shown.
     """
-    kept = find(facts.state, policy.image)
+    kept = find(facts.state, policy.image, policy.platform)
     if kept is None or policy.view == "host":
         return facts
     place = place_of(facts.state)
@@ -230,12 +242,59 @@ def shown(policy: Policy, facts: HostFacts) -> HostFacts:
         volumes=volumes,
         refused=refused,
         stop=said.stop,
+        foreign="" if _runs(said.platform) else said.platform,
         shell=shell,
         passwd=_file(tree, "/etc/passwd"),
         group=_file(tree, "/etc/group"),
         bundle=bundle,
     )
     return facts.replace(image=image)
+
+
+_ELF = {  # class, byte order and e_machine of programs (elf(5))
+    "386": (1, 1, 3),
+    "arm": (1, 1, 40),
+    "amd64": (2, 1, 62),
+    "arm64": (2, 1, 183),
+    "ppc64le": (2, 1, 21),
+    "riscv64": (2, 1, 243),
+    "s390x": (2, 2, 22),
+}
+_BINFMT = "/proc/sys/fs/binfmt_misc"
+
+
+def _runs(platform: str) -> bool:
+    """Are programs of it executed here: by the machine, or by an interpreter that is there in every view?
+
+    The kernel opens an interpreter when it is registered, if its flags have F (binfmt-misc.rst); any other is looked
+    up in the view, where it is not.
+    """
+    system, architecture, *_more = grammar.parse_platform(f"linux/{os.uname().machine}").split("/")
+    if platform.split("/")[:2] == [system, architecture]:
+        return True
+    size, order, number = _ELF.get(platform.split("/")[1] if "/" in platform else "", (0, 0, 0))
+    head = b"\x7fELF" + bytes((size, order, 1)) + bytes(9)
+    head += (2).to_bytes(2, "little" if order == 1 else "big") + number.to_bytes(2, "little" if order == 1 else "big")
+    try:
+        names = os.listdir(_BINFMT)
+    except OSError:
+        return False
+    return any(_takes(f"{_BINFMT}/{name}", head) for name in names if name not in ("register", "status"))
+
+
+def _takes(path: str, head: bytes) -> bool:
+    try:
+        with open(path, encoding="ascii") as file:
+            state, *rows = file.read(LARGEST).splitlines()
+        said = dict(row.split(" ", 1) for row in rows if " " in row)
+        magic = bytes.fromhex(said["magic"])
+        mask = bytes.fromhex(said["mask"]) if "mask" in said else b"\xff" * len(magic)
+        offset = int(said["offset"])
+    except (OSError, ValueError, KeyError):
+        return False  # gone, or by the end of a name
+    found = head[offset : offset + len(magic)]
+    same = len(found) == len(magic) and all((x ^ y) & z == 0 for x, y, z in zip(found, magic, mask, strict=True))
+    return state == "enabled" and "F" in said.get("flags:", "") and same
 
 
 def _volumes(tree: Tree, paths: Sequence[str], own: Sequence[str]) -> tuple[tuple[ImageTree, ...], tuple[str, ...]]:

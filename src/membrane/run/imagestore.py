@@ -28,9 +28,8 @@ from ..errors import HostError
 from ..escaping import escape
 from ..host import imagefiles
 from ..host.private import make_private
-from ..plan import mounts
 from ..policy import grammar
-from .images import FILES, Kept, Named, Record, find, kept_as, place_of, record_of, stamp_of
+from .images import FILES, Kept, Named, Record, find, kept_as, key_of, place_of, record_of, stamp_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -117,25 +116,28 @@ def _write(path: str, value: Message) -> None:
     os.rename(made, path)
 
 
-def pull(state: str, reference: str, say: Callable[[str], None] = quiet, *, again: bool = True) -> Kept:
+def pull(
+    state: str, reference: str, say: Callable[[str], None] = quiet, *, again: bool = True, platform: str = ""
+) -> Kept:
     """Fetch the image, whatever is here under that name.
 
     Args:
         say: takes lines for a person.
         again: also where another process has fetched it while this one waited.
+        platform: of the image; empty: this machine's.
 
     Raises:
         HostError: it cannot be had, or is none.
     """
     kind, rest = grammar.parse_image(reference)
-    place, name = place_of(state), mounts.workspace_key(reference)
+    place, name = place_of(state), key_of(reference, platform)
     meter = Meter(-1 if say is quiet else 2)
     with _Lock(place, say):
         _tidy(place)
         for directory in ("layers", "records", "names", "empty"):
             make_private(f"{place}/{directory}")
         os.chmod(f"{place}/empty", 0o755)  # noqa: S103 - it is seen as the image's own
-        if not again and (kept := find(state, reference)) is not None:
+        if not again and (kept := find(state, reference, platform)) is not None:
             return kept
         stamp = stamp_of(reference)
 
@@ -144,15 +146,15 @@ def pull(state: str, reference: str, say: Callable[[str], None] = quiet, *, agai
 
         try:
             if kind == "oci":
-                found = imagefiles.read(rest, f"{place}/layers", step)
+                found = imagefiles.read(rest, f"{place}/layers", platform, step)
             elif kind == "tar":
-                found = imagefiles.read_archive(rest, f"{place}/layers", step)
+                found = imagefiles.read_archive(rest, f"{place}/layers", platform, step)
             else:
                 say(f"fetching the image {reference}")
                 work = f"{place}/fetching/{name}"
-                _copy(f"{_TRANSPORTS[kind]}{rest}", work, reference, meter)
+                _copy(f"{_TRANSPORTS[kind]}{rest}", work, reference, platform, meter)
                 try:
-                    found = imagefiles.read(work, f"{place}/layers", step)
+                    found = imagefiles.read(work, f"{place}/layers", platform, step)
                 finally:
                     _remove(work)  # what was refused must not be gone on with
         finally:
@@ -161,14 +163,14 @@ def pull(state: str, reference: str, say: Callable[[str], None] = quiet, *, agai
         if record_of(place, found.digest) is None:  # a run may hold the one that is there
             said = Record(**{name: getattr(found, name) for name in Record.field_names})
             _write(f"{place}/records/{digits}", said)
-        _write(f"{place}/names/{name}", Named(reference, found.digest, stamp))
+        _write(f"{place}/names/{name}", Named(reference, platform, found.digest, stamp))
     kept = kept_as(place, name)
     if kept is None:
         raise HostError("keep the image", "what was written is not there", target=reference)
     return kept
 
 
-def _copy(source: str, work: str, reference: str, meter: Meter) -> None:
+def _copy(source: str, work: str, reference: str, platform: str, meter: Meter) -> None:
     """Have skopeo write the image as an OCI layout; blobs that are in ``work`` are not fetched again."""
     import shutil
 
@@ -186,7 +188,9 @@ def _copy(source: str, work: str, reference: str, meter: Meter) -> None:
             os.unlink(f"{work}/{name}")
     # The name has no character that an option begins with (``grammar.parse_image``).  Signatures have no place in an
     # OCI layout, and skopeo has judged them by the caller's policy.json(5) before.
-    words = [program, "copy", f"--retry-times={_AGAIN}", "--remove-signatures", source, f"oci:{work}:image"]
+    names = ("--override-os", "--override-arch", "--override-variant")
+    chosen = [f"{name}={word}" for name, word in zip(names, platform.split("/"), strict=False) if word]
+    words = [program, *chosen, "copy", f"--retry-times={_AGAIN}", "--remove-signatures", source, f"oci:{work}:image"]
     process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:
         lines = _heard(process, work, reference, meter)
@@ -261,20 +265,21 @@ def size(state: str, kept: Kept) -> int:
 
 
 def remove(state: str, reference: str, say: Callable[[str], None] = quiet) -> None:
-    """Forget a name, and remove its image where no other name stands for it and no run uses it.
+    """Forget a name, for all platforms, and remove its images where no other name stands for them and no run uses them.
 
     Raises:
         HostError: there is no such image.
     """
     place = place_of(state)
     with _Lock(place, say):
-        name = mounts.workspace_key(reference)
-        kept = kept_as(place, name)
-        if kept is None or kept.reference != reference:
+        rows = [(name, kept_as(place, name)) for name in _names(f"{place}/names")]
+        found = [name for name, kept in rows if kept is not None and kept.reference == reference]
+        if not found:
             raise HostError(
                 "remove the image", "there is none of that name", target=reference, fix=("membrane image ls",)
             )
-        os.unlink(f"{place}/names/{name}")
+        for name in found:
+            os.unlink(f"{place}/names/{name}")
         _collect(place)
 
 

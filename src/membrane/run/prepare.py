@@ -92,7 +92,7 @@ class PreparedRun:
         self.id = os.urandom(8).hex()
         self.image: Use | None = None
         if policy.image:
-            self.image = _image(policy.image, speaks=commands == "one" and not options.quiet)
+            self.image = _image(policy, speaks=commands == "one" and not options.quiet)
         self.facts = facts_for(policy, backend=backend)
         if self.image is not None and self.facts.image is not None and self.facts.image.digest != self.image.digest:
             cause = "another membrane has fetched a newer one meanwhile, and this one is not held"
@@ -179,7 +179,7 @@ class PreparedRun:
         return homes.make_place(self.agent, place.removeprefix(f"{self.facts.home}/"))
 
 
-def _image(reference: str, *, speaks: bool) -> Use:
+def _image(policy: Policy, *, speaks: bool) -> Use:
     """Hold the image for a run, which fetches it where it is not here yet."""
     from . import images
 
@@ -188,9 +188,10 @@ def _image(reference: str, *, speaks: bool) -> Use:
     def fetch() -> Kept:
         from . import imagestore
 
-        return imagestore.pull(state, reference, _say if speaks else imagestore.quiet, again=False)
+        say = _say if speaks else imagestore.quiet
+        return imagestore.pull(state, policy.image, say, again=False, platform=policy.platform)
 
-    return images.need(state, reference, fetch)
+    return images.need(state, policy.image, fetch, policy.platform)
 
 
 def _say(text: str) -> None:

@@ -36,7 +36,11 @@ def main(invocation: Invocation, state: str, say: Callable[[str], None]) -> int:
     if action == "rm":
         imagestore.remove(state, reference, say)
         return 0
-    kept = imagestore.pull(state, reference, say)
+    try:
+        platform = grammar.parse_platform(text) if (text := invocation.last("platform")) else ""
+    except Malformed as error:
+        raise PolicyError("choose a platform", str(error), target=text) from None
+    kept = imagestore.pull(state, reference, say, platform=platform)
     print(f"{escape(reference)} {kept.digest}, {len(kept.layers)} layers")
     return 0
 
@@ -55,16 +59,27 @@ def _reference(text: str) -> str:
 def _list(invocation: Invocation, state: str) -> int:
     found = imagestore.images(state)
     if invocation.has("json"):
-        rows = [{"name": kept.reference, "digest": kept.digest, "layers": len(kept.layers)} for kept in found]
+        rows = [
+            {"name": kept.reference, "digest": kept.digest, "layers": len(kept.layers), "platform": kept.said.platform}
+            for kept in found
+        ]
         print(show.as_json({"images": rows}))
         return 0
     if not found:
         print("there is no image; membrane --image REF -- COMMAND fetches one")
         return 0
-    table = [("NAME", "IMAGE", "LAYERS", "SIZE")]
+    table = [("NAME", "PLATFORM", "IMAGE", "LAYERS", "SIZE")]
     for kept in found:
         size = f"{imagestore.size(state, kept) / 1_000_000:.1f} MB"
-        table.append((escape(kept.reference) or "(none)", kept.digest[7:19], str(len(kept.layers)), size))
+        table.append(
+            (
+                escape(kept.reference) or "(none)",
+                escape(kept.said.platform),
+                kept.digest[7:19],
+                str(len(kept.layers)),
+                size,
+            )
+        )
     for line in show.table(table, ""):
         print(line)
     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "host"))
-from image_layout import archive, image, layer
+from image_layout import ARCHITECTURE, archive, image, layer
 
 from membrane.errors import HostError
 from membrane.host import unpack
@@ -161,3 +162,44 @@ def test_names_go_to_skopeo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ref
     with pytest.raises(HostError, match="no such"):
         imagestore.pull(str(state), reference)
     assert not any(name.startswith(".") and name != ".lock" for name in os.listdir(state / "images"))
+
+
+def test_one_name_has_an_image_for_each_platform(tmp_path: Path) -> None:
+    state, layout = str(tmp_path / "state"), image(tmp_path / "image", ONE)
+    reference, other = f"oci:{layout}", "s390x" if ARCHITECTURE == "riscv64" else "riscv64"
+    own = imagestore.pull(state, reference)
+    assert own.said.platform == f"linux/{ARCHITECTURE}"
+    with pytest.raises(HostError, match=f"made for linux/{ARCHITECTURE}, not for linux/{other}"):
+        imagestore.pull(state, reference, platform=f"linux/{other}")
+    config = json.loads((layout / "blobs/sha256" / own.digest[7:]).read_bytes())
+    image(layout, ONE, architecture=other)
+    foreign = imagestore.pull(state, reference, platform=f"linux/{other}")
+    assert config["architecture"] == ARCHITECTURE and foreign.said.platform == f"linux/{other}"
+    assert images.find(state, reference) is None  # the layout has changed
+    assert images.find(state, reference, f"linux/{other}") == foreign
+    imagestore.remove(state, reference)
+    assert imagestore.images(state) == []
+
+
+def test_foreign_programs_need_an_interpreter_that_is_open_already(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As qemu-user-static registers it (binfmt-misc.rst); one that would be looked up in the view is none."""
+    assert images._runs(f"linux/{ARCHITECTURE}") and images._runs(f"linux/{ARCHITECTURE}/v9")
+    monkeypatch.setattr(images, "_BINFMT", str(tmp_path))
+    magic = "7f454c4602020100000000000000000000020016"
+    mask = "ffffffffffffff00fffffffffffffffffffeffff"
+    rows = ("enabled", "interpreter /usr/bin/qemu-s390x-static", "flags: OCF", "offset 0", f"magic {magic}")
+    (tmp_path / "status").write_text("enabled\n")
+    for wanted, text in (
+        (False, ""),
+        (True, "\n".join((*rows, f"mask {mask}"))),
+        (False, "\n".join(("disabled", *rows[1:], f"mask {mask}"))),
+        (False, "\n".join((*rows[:2], "flags: ", *rows[3:]))),
+        (False, "\n".join((*rows[:4], "magic 7f454c4602010100000000000000000002003e00"))),
+        (False, "enabled\nflags: F\nextension .exe\n"),
+        (False, "\n".join((*rows[:3], "offset x", rows[4]))),
+    ):
+        (tmp_path / "qemu-s390x").write_text(text)
+        assert images._runs("linux/s390x") == wanted, text
+    assert not images._runs("linux/none") and not images._runs("linux")

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "host"))
-from image_layout import image, layer
+from image_layout import ARCHITECTURE, image, layer
 
 from membrane.errors import HostError
 from membrane.run import images, imagestore
@@ -132,6 +132,30 @@ def blobs(layout: Path) -> list[str]:
     """The digests of the layers of a layout, as they are there."""
     (manifest,) = (data for path in layout.glob("blobs/sha256/*") if b'"layers":' in (data := path.read_bytes()))
     return [each["digest"].removeprefix("sha256:") for each in json.loads(manifest)["layers"]]
+
+
+def test_of_a_tag_for_several_machines_the_wanted_image_comes(home: Path, tmp_path: Path) -> None:
+    other = "s390x" if ARCHITECTURE == "riscv64" else "riscv64"
+    state = str(tmp_path / "state")
+    with registry(tmp_path / "registry") as (port, _log):
+        plain(home, port)
+        name, entries = f"localhost:{port}/tool", []
+        for number, machine in enumerate((ARCHITECTURE, other)):
+            layout = image(tmp_path / machine, layer((machine, b"")), architecture=machine)
+            push(layout, f"{name}:{number}")
+            (entry,) = json.loads((layout / "index.json").read_text())["manifests"]
+            entries.append({**entry, "platform": {"os": "linux", "architecture": machine}})
+        kind = "application/vnd.oci.image.index.v1+json"
+        body = json.dumps({"schemaVersion": 2, "mediaType": kind, "manifests": entries})
+        with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=SECONDS)) as to:
+            to.request("PUT", "/v2/tool/manifests/latest", body, {"Content-Type": kind})
+            assert to.getresponse().status == 201
+        for platform, machine in (("", ARCHITECTURE), (f"linux/{other}", other)):
+            kept = imagestore.pull(state, name, platform=platform)
+            assert kept.said.platform == f"linux/{machine}"
+            assert os.listdir(f"{state}/images/layers/{kept.layers[0]}") == [machine]
+        with pytest.raises(HostError, match="linux"):
+            imagestore.pull(state, name, platform="linux/mips64le")
 
 
 class Gate(http.server.ThreadingHTTPServer):

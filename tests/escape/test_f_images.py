@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "unit" / "host"))
 from image_layout import archive, image, layer
 
 from membrane.host.unpack import BadLayer
-from membrane.run import images
+from membrane.run import imagestore
 
 pytestmark = pytest.mark.needs_kernel("overlayfs in a user namespace")
 SECRET = "SECRET of the host"
@@ -126,10 +126,10 @@ def test_F113_a_name_that_leads_out_of_a_layer_ends_the_whole(tmp_path: Path) ->
         state = tmp_path / f"state{number}"
         layout = image(tmp_path / f"image{number}", layer((name, b"x")))
         with pytest.raises(BadLayer, match="leads out"):
-            images.pull(str(state), f"oci:{layout}")
+            imagestore.pull(str(state), f"oci:{layout}")
         assert not list((state / "images" / "layers").iterdir())
         assert not (tmp_path / "x").exists()
-    images.pull(str(tmp_path / "good"), f"oci:{image(tmp_path / 'image', layer(('x', b'x')))}")
+    imagestore.pull(str(tmp_path / "good"), f"oci:{image(tmp_path / 'image', layer(('x', b'x')))}")
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_F115_entry_point_command_and_user_are_as_the_receipt_says(box: Box, sys
     events = [json.loads(line) for line in box.events.read_text().splitlines()]
     started = [event for event in events if event["event"] == "SessionStarted"][-1]
     bound = {row["rule"]: row for row in started["assurance"]}
-    assert "run as 77 elsewhere" in bound["image: user"]["mechanism"], bound
+    assert "run as 77 (uid 77 and gid 0) elsewhere" in bound["image: user"]["mechanism"], bound
     assert "read-only overlay of 1 layers" in bound[f"image: {options[0][8:]}"]["mechanism"], bound
 
 
@@ -196,7 +196,7 @@ def test_F118_a_joined_command_has_the_same_system(box: Box, system: bytes, tmp_
     with box.start("sh", "-c", "echo ready; read line", options=(f"--image={reference}",)) as running:
         assert running.stdin is not None and running.stdout is not None
         assert running.stdout.readline() == "ready\n"
-        images.remove(str(box.state), reference)
+        imagestore.remove(str(box.state), reference)
         words = [*MEMBRANE, "exec", str(box.workspace), "--", "cat", "/opt/mark"]
         joined = subprocess.run(
             words, cwd=box.workspace, env=box.environment, capture_output=True, text=True, timeout=60, check=False
@@ -205,7 +205,7 @@ def test_F118_a_joined_command_has_the_same_system(box: Box, system: bytes, tmp_
         running.stdin.write("\n")
         running.stdin.close()
         assert running.wait(60) == 0
-    assert images.prune(str(box.state)) == 1
+    assert imagestore.prune(str(box.state)) == 1
 
 
 def test_F119_a_mount_has_its_place_among_the_trees_of_the_image(box: Box, system: bytes, tmp_path: Path) -> None:
@@ -221,3 +221,89 @@ def test_F119_a_mount_has_its_place_among_the_trees_of_the_image(box: Box, syste
     assert lines[0] == "mounted" and len(lines) == 3, done
     assert all("Read-only file system" in line for line in lines[1:]), done
     assert not list((box.state / "images" / "layers").glob("*/bin/deep"))
+
+
+def receipt(box: Box) -> dict[str, tuple[str, str]]:
+    """The rows of the last run, by rule: status and mechanism."""
+    events = [json.loads(line) for line in box.events.read_text().splitlines()]
+    started = [event for event in events if event["event"] == "SessionStarted"][-1]
+    return {row["rule"]: (row["status"], row["mechanism"]) for row in started["assurance"]}
+
+
+def test_F120_volumes_are_private_writable_and_begin_as_the_image_has_them(
+    box: Box, system: bytes, tmp_path: Path
+) -> None:
+    """Whatever a volume is named, none is over what the view has of its own, and nothing is written to a layer."""
+    names = ("/data", "/srv/new/deep", "/opt/link", "/data/below", "/", "/etc", str(box.home.parent), "/tmp/v", "/proc")
+    more = layer(
+        ("data/seed", b"of the image\n"), ("opt/link", "/srv/place"), ("srv/place/x", b"x"), ("srv/beside", b"x")
+    )
+    layout = image(tmp_path / "image", system, more, Env=["PATH=/bin"], Volumes={name: {} for name in names})
+    script = """cat /data/seed; for name in /data/seed /data/new /srv/new/deep/x /srv/place/y /tmp/v; do
+    echo written > $name && cat $name; done; for name in /srv/beside /srv/x /opt/x /bin/x /etc/x /x; do
+    touch $name 2>&1; done; mkdir /data/directory && mv /data/new /data/directory/ && ls /data"""
+    first = run(box, layout, script)
+    lines = first.stdout.splitlines()
+    assert lines[:6] == ["of the image", *["written"] * 5], first
+    assert len(lines[6:12]) == 6 and all("Read-only" in line for line in lines[6:12]), first
+    assert lines[12:] == ["directory", "seed"], first
+    rows = receipt(box)
+    assert rows["image: volumes"][0] == "bound" and "/data, /srv/place, /srv/new/deep:" in rows["image: volumes"][1], (
+        rows
+    )
+    assert rows["image: volume"][0] == "partial" and "/, /etc" in rows["image: volume"][1], rows
+    assert not list((box.state / "layers" / ".once").iterdir())
+    second = run(box, layout, "cat /data/seed; ls /data /srv/new/deep")  # another run has them as the image has them
+    assert second.stdout.splitlines() == ["of the image", "/data:", "seed", "", "/srv/new/deep:"], second
+    for path in (box.state / "images" / "layers").rglob("*"):
+        assert path.name not in ("new", "directory", "y") and (not path.is_file() or path.read_bytes() != b"written\n")
+
+
+def test_F121_the_images_own_command_begins_where_it_says_and_a_given_one_in_the_workspace(
+    box: Box, system: bytes, tmp_path: Path
+) -> None:
+    box.policy(presets=[])
+    own = layer(("srv/app/x", b"x"), ("srv/link", "app"))
+    for said, place in (("/srv/link", "/srv/app"), ("/proc/self", str(box.workspace))):
+        config = {"Env": ["PATH=/bin"], "Cmd": ["sh", "-c", "pwd -P; echo $PWD"], "WorkingDir": said}
+        options = (f"--image=oci:{image(tmp_path / 'image', system, own, **config)}",)
+        assert box.run(options=options).stdout.splitlines() == [place, place], said
+        assert receipt(box)["image: working directory"][0] == ("bound" if place == "/srv/app" else "partial")
+    assert box.run("sh", "-c", "pwd", options=options).stdout == f"{box.workspace}\n"
+
+
+def test_F122_a_run_that_is_to_end_gets_the_signal_that_the_image_names(
+    box: Box, system: bytes, tmp_path: Path
+) -> None:
+    box.policy(presets=[])
+    script = "trap 'echo quit; exit 3' QUIT; trap 'echo term; exit 4' TERM; echo ready; while :; do read x; done"
+    for said, ends, status in (("SIGQUIT", "quit", 3), ("", "term", 4)):
+        layout = image(tmp_path / "image", system, Env=["PATH=/bin"], StopSignal=said)
+        with box.start("sh", "-c", script, options=(f"--image=oci:{layout}",)) as running:
+            assert running.stdout is not None and running.stdout.readline() == "ready\n"
+            running.terminate()
+            assert running.stdout.read() == f"{ends}\n", said
+            assert running.wait(60) == status
+
+
+def test_F123_what_an_image_says_is_shown_escaped(box: Box, system: bytes, tmp_path: Path) -> None:
+    evil = "\x1b]0;x\x07"
+    config = {"Env": [f"PATH=/bin:{evil}"], "User": evil, "WorkingDir": f"/{evil}", "StopSignal": evil}
+    layout = image(
+        tmp_path / "image",
+        system,
+        layer((f"opt/{evil}", b"")),
+        **config,
+        Entrypoint=["sh", "-c", ":", evil],
+        Volumes={f"/etc/{evil}": {}, f"/{evil}": {}},
+    )
+    box.policy(presets=[])
+    assert box.run("true", options=(f"--image=oci:{layout}",)).returncode == 0
+    row = receipt(box)["image: user"]
+    assert "]0;x" in row[1] and "whom its passwd(5) does not know" in row[1], row  # the control: it is said
+    words = [*MEMBRANE, "plan", f"--image=oci:{layout}"]
+    for more in ((), ("--json",)):
+        shown = subprocess.run(
+            [*words, *more], cwd=box.workspace, env=box.environment, capture_output=True, check=True
+        ).stdout
+        assert b"does not know" in shown and b"\x1b" not in shown and b"\x07" not in shown, shown

@@ -317,6 +317,7 @@ CASES: dict[str, Case] = {
         USER.replace(
             existing=frozenset(("/usr", "/bin", "/etc", "/etc/pki/tls/certs/ca-bundle.crt")),
             links=(("/bin", "/usr/bin"),),
+            layers="/s/layers/.once/0",
             image=ImageFacts(
                 reference="docker.io/library/tool:1",
                 digest="sha256:" + "a" * 64,
@@ -333,6 +334,10 @@ CASES: dict[str, Case] = {
                 entrypoint=("/init",),
                 user="app",
                 directory="/app",
+                begins="/usr/app",
+                volumes=(ImageTree("/data", "directory", ("/s/1/data", "/s/images/empty")),),
+                refused=("/etc",),
+                stop="SIGQUIT",
                 passwd=b"root:x:0:0::/:/bin/sh\ndev:x:7:7::/:/bin/evil\nother:x:1000:1::/:/bin/evil\n",
                 bundle="/s/1/etc/pki/tls/certs/ca-bundle.crt",
             ),

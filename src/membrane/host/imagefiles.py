@@ -22,14 +22,18 @@ import os
 import stat
 import tarfile
 
-from ..errors import HostError
+from ..policy import grammar
 from ..value import Value
 from . import syscalls as sc
-from .unpack import keep
+from .imagetree import BadImage
+from .unpack import MOST_BYTES, MOST_HEADER, keep
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import IO, Any, Protocol
+    from collections.abc import Callable
+    from typing import IO, Any, Protocol, TypeAlias
+
+    Step: TypeAlias = Callable[[int, int], None]
 
     class Place(Protocol):
         """Where the files of an image are."""
@@ -46,16 +50,10 @@ if TYPE_CHECKING:
 MOST_DOCUMENT = 4 << 20
 MOST_LAYERS = 120  # overlayfs takes 500; container engines 127
 MOST_MEMBERS = 10_000  # of an archive
+_LONGEST_MEMBER = 4096  # characters of a name in it, and of what it links to
 MOST_WORDS = 1000  # of an entry point, of a command, of variables
 _INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
-_PLATFORMS = {"x86_64": "amd64", "aarch64": "arm64"}
-
-
-class BadImage(HostError):
-    """The image cannot be used; nothing of it was kept that has not the right digest."""
-
-    def __init__(self, cause: str, path: str, *fix: str) -> None:
-        super().__init__("use the image", cause, target=path, fix=fix)
+_MOST_SAID = 20  # platforms
 
 
 class Image(Value):
@@ -68,10 +66,21 @@ class Image(Value):
     command: tuple[str, ...] = ()
     user: str = ""
     directory: str = ""
+    volumes: tuple[str, ...] = ()  # absolute paths
+    stop: str = ""  # the signal that ends it
+    platform: str = ""
 
 
-def read(path: str, layers: str) -> Image:
+def _silent(_number: int, _count: int) -> None:
+    return None
+
+
+def read(path: str, layers: str, platform: str = "", step: Step = _silent) -> Image:
     """Read the image in the OCI image layout ``path`` and unpack what of it is not in ``layers`` yet.
+
+    Args:
+        platform: of the image (``grammar.parse_platform``); empty: this machine's.
+        step: is called before each layer, with its number and how many there are.
 
     Raises:
         BadImage: it is none, or its bytes are others than it says.
@@ -82,12 +91,12 @@ def read(path: str, layers: str) -> Image:
     except OSError as error:
         raise BadImage(os.strerror(error.errno or 0), path, f"skopeo copy docker://NAME oci:{path}") from None
     try:
-        return _judged(_Directory(root), path, layers)
+        return _judged(_Directory(root), path, layers, platform or machine(), step)
     finally:
         os.close(root)
 
 
-def read_archive(path: str, layers: str) -> Image:
+def read_archive(path: str, layers: str, platform: str = "", step: Step = _silent) -> Image:
     """The same for an archive (``docker save``, ``oci-archive:``), as ``read`` otherwise."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO would wait
@@ -103,7 +112,7 @@ def read_archive(path: str, layers: str) -> Image:
             raise BadImage(
                 "it is no tar archive of an image (a compressed one is to be unpacked first)", path
             ) from None
-        return _judged(place, path, layers)
+        return _judged(place, path, layers, platform or machine(), step)
 
 
 class _Directory:
@@ -119,15 +128,34 @@ class _Directory:
         return os.fdopen(fd, "rb")
 
 
+class _Bounded:
+    """A file of which ``tarfile`` reads at most ``left`` bytes before the next entry is known."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self.left = file, MOST_HEADER
+        self.seek, self.tell = file.seek, file.tell
+
+    def read(self, size: int) -> bytes:
+        if size > self.left:
+            raise ValueError
+        self.left -= size
+        return self._file.read(size)
+
+
 class _Archive:
     def __init__(self, file: IO[bytes]) -> None:
-        self._archive = tarfile.TarFile(fileobj=file, errorlevel=2)
+        bounded = _Bounded(file)
+        self._archive = tarfile.TarFile(fileobj=bounded, errorlevel=2)  # type: ignore[arg-type]  # all that it needs
         self._members: dict[str, tarfile.TarInfo] = {}
         while (info := self._archive.next()) is not None:
             self._archive.members = []  # type: ignore[attr-defined]  # it would keep each
-            if len(self._members) >= MOST_MEMBERS:
+            self._archive.pax_headers = {}
+            if len(self._members) >= MOST_MEMBERS or len(info.name) + len(info.linkname) > _LONGEST_MEMBER:
                 raise ValueError
+            info.pax_headers = {}
             self._members[info.name.removeprefix("./")] = info
+            bounded.left = MOST_HEADER
+        bounded.left = MOST_MEMBERS * MOST_BYTES  # what they hold
 
     def open(self, name: str) -> IO[bytes]:
         info = self._members[name]
@@ -143,23 +171,26 @@ class _Archive:
         return name in self._members
 
 
-def _judged(place: _Directory | _Archive, path: str, layers: str) -> Image:
+def _judged(place: _Directory | _Archive, path: str, layers: str, platform: str, step: Step) -> Image:
     try:
         if isinstance(place, _Archive) and not place.has("index.json"):
-            return _read_saved(place, path, layers)
-        return _read(place, path, layers)
+            return _read_saved(place, path, layers, platform, step)
+        return _read(place, path, layers, platform, step)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError, tarfile.TarError):
         raise BadImage("a document of it is not as the OCI image layout has it", path) from None
     except OSError as error:
         raise BadImage(f"{error.filename or 'a file of it'}: {error.strerror}", path) from None
 
 
-def _read(place: Place, path: str, layers: str) -> Image:
+def _read(place: Place, path: str, layers: str, platform: str, step: Step) -> Image:
     index = json.loads(_bytes(place, "index.json"))
     for _level in range(3):  # an index may name an index
-        found = [each for each in index["manifests"] if _is_ours(each)]
+        found = _chosen(index["manifests"], platform)
         if len(found) != 1:
-            raise BadImage(f"it has {len(found)} images for this machine", path, "copy one of them to a directory")
+            there = {"/".join((x["os"], x["architecture"])) for e in index["manifests"] if (x := e.get("platform"))}
+            has = f"; it has some for {', '.join(sorted(there)[:_MOST_SAID])}" if there else ""
+            cause = f"it has {len(found)} images for {platform}{has}"
+            raise BadImage(cause, path, "--platform OS/ARCH", "copy one of them to a directory")
         named = _document(place, found[0]["digest"], path)
         if found[0]["mediaType"] not in _INDEXES:
             break
@@ -167,38 +198,48 @@ def _read(place: Place, path: str, layers: str) -> Image:
     else:
         raise BadImage("its indexes name further ones", path)
     digest = named["config"]["digest"]
-    return _image(
-        place, path, layers, _document(place, digest, path), digest, [_blob(x["digest"]) for x in named["layers"]]
-    )
+    blobs = [_blob(each["digest"]) for each in named["layers"]]
+    return _image(place, path, layers, platform, step, _document(place, digest, path), digest, blobs)
 
 
-def _read_saved(place: Place, path: str, layers: str) -> Image:
+def _read_saved(place: Place, path: str, layers: str, platform: str, step: Step) -> Image:
     found = json.loads(_bytes(place, "manifest.json"))
     if len(found) != 1:
         raise BadImage(f"it has {len(found)} images", path, "save one of them")
     data = _bytes(place, found[0]["Config"])
     digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
-    return _image(place, path, layers, json.loads(data), digest, found[0]["Layers"])
+    return _image(place, path, layers, platform, step, json.loads(data), digest, found[0]["Layers"])
 
 
-def _image(place: Place, path: str, layers: str, config: Any, digest: str, blobs: list[str]) -> Image:
+def _image(
+    place: Place, path: str, layers: str, platform: str, step: Step, config: Any, digest: str, blobs: list[str]
+) -> Image:
     """Unpack the layers ``blobs`` of an image with this configuration."""
     ids = config["rootfs"]["diff_ids"]
     if len(ids) != len(blobs) or not 0 < len(ids) <= MOST_LAYERS:
         raise BadImage(f"it has {len(blobs)} layers and {len(ids)} digests of them, of at most {MOST_LAYERS}", path)
     made = config.get("config") or {}
+    made_for = _platform(config) or platform
+    if made_for.split("/")[:2] != platform.split("/")[:2]:
+        fix = f"--platform {made_for}   # it needs an interpreter for such programs"
+        raise BadImage(f"it is made for {made_for}, not for {platform}", path, fix)
     image = Image(
         digest,
         (),
         _texts(made.get("Env")),
         _texts(made.get("Entrypoint")),
         _texts(made.get("Cmd")),
-        *_texts((made.get("User") or "", made.get("WorkingDir") or "")),
+        _text(made.get("User")),
+        _text(made.get("WorkingDir")),
+        tuple(path for path in _texts(made.get("Volumes")) if path.startswith("/")),
+        _text(made.get("StopSignal")),
+        made_for,
     )
     if not all("=" in each for each in image.environ):
         raise ValueError
     places = []
-    for diff_id, blob in zip(ids, blobs, strict=True):
+    for number, (diff_id, blob) in enumerate(zip(ids, blobs, strict=True), 1):
+        step(number, len(ids))
         with place.open(blob) as raw:
             places.append(os.path.basename(keep(raw, layers, diff_id)))
     return image.replace(layers=tuple(places))
@@ -208,16 +249,50 @@ def _texts(found: Any) -> tuple[str, ...]:
     texts = tuple(found or ())
     if len(texts) > MOST_WORDS or not all(isinstance(each, str) and "\0" not in each for each in texts):
         raise ValueError
+    "".join(texts).encode()  # JSON can write half a surrogate pair, which no file name and no variable is
     return texts
 
 
-def _is_ours(entry: dict[str, Any]) -> bool:
-    platform = entry.get("platform")
-    machine = os.uname().machine
-    return platform is None or (platform["os"], platform["architecture"]) == (
-        "linux",
-        _PLATFORMS.get(machine, machine),
-    )
+def _platform(config: dict[str, Any]) -> str:
+    """What a configuration is made for; empty: it does not say it."""
+    system, architecture, variant = (_text(config.get(name)) for name in ("os", "architecture", "variant"))
+    if not system or not architecture:
+        return ""
+    made_for = f"{system}/{architecture}/{variant}".rstrip("/")
+    if not made_for.isascii() or not made_for.replace("/", "").isalnum():
+        raise ValueError
+    return made_for
+
+
+def _text(found: Any) -> str:
+    return _texts((found or "",))[0]
+
+
+def machine() -> str:
+    """The platform of this machine."""
+    return grammar.parse_platform(f"linux/{os.uname().machine}")
+
+
+def _chosen(entries: list[dict[str, Any]], platform: str) -> list[dict[str, Any]]:
+    """The entries of an index that fit best: one, none, or several that say the same of themselves."""
+    ranks = [_rank(each.get("platform"), platform) for each in entries]
+    best = max(ranks, default=0)
+    return [each for each, rank in zip(entries, ranks, strict=True) if rank == best > 0]
+
+
+def _rank(found: dict[str, Any] | None, platform: str) -> int:
+    """How well an entry fits; 0: not at all."""
+    if found is None:
+        return 1  # it says nothing, as in a layout of one image; its configuration does
+    system, architecture, *more = platform.split("/")
+    if (found["os"], found["architecture"]) != (system, architecture):
+        return 0
+    variant = found.get("variant") or ""
+    if variant == grammar.PLAIN_VARIANTS.get(architecture):
+        variant = ""
+    if variant == (more[0] if more else ""):
+        return 9
+    return {"v7": 8, "v6": 7, "v5": 6}.get(variant, 0) if architecture == "arm" and not more else 0
 
 
 def _blob(digest: str) -> str:

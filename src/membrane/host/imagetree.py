@@ -13,8 +13,8 @@ from __future__ import annotations
 import os
 import stat
 
+from ..errors import HostError
 from ..plan.model import ImageTree
-from .imagefiles import BadImage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,9 +24,17 @@ if TYPE_CHECKING:
     Kind: TypeAlias = Literal["", "directory", "file", "link"]
 
 MOST_TREES = 500  # trees of one view: each is a mount
+MOST_NAMES = 10_000  # in a directory that is looked through
 MOST_SOURCES = 800  # directories of all their layers: each is a descriptor while the view is built
 MOST_LINKS = 40  # as the kernel follows them (path_resolution(7))
 _OPAQUE = "user.overlay.opaque"
+
+
+class BadImage(HostError):
+    """The image cannot be used; nothing of it was kept that has not the right digest."""
+
+    def __init__(self, cause: str, path: str, *fix: str) -> None:
+        super().__init__("use the image", cause, target=path, fix=fix)
 
 
 class Tree:
@@ -38,8 +46,10 @@ class Tree:
     """
 
     def __init__(self, layers: Sequence[str], empty: str) -> None:
-        self._top = tuple(reversed(layers))
-        self._empty = empty
+        top = tuple(reversed(layers))
+        last = next((number for number, layer in enumerate(top) if _is_opaque(layer)), len(top))
+        self._top = top[: last + 1]
+        self.empty = empty
 
     def entry(self, above: Sequence[str], name: str) -> tuple[Kind, tuple[str, ...]]:
         """What ``name`` is in a directory: directories of layers, one file, or what a link says; "": nothing."""
@@ -110,10 +120,20 @@ class Tree:
             raise BadImage(cause, "/", "make an image with fewer layers (podman build --squash-all)")
         return out
 
+    def _names(self, path: str, above: Sequence[str]) -> list[str]:
+        found = set[str]()
+        for layer in above:
+            with os.scandir(layer) as entries:
+                for entry in entries:
+                    found.add(entry.name)
+                    if len(found) > MOST_NAMES:
+                        raise BadImage(f"its layers have more than {MOST_NAMES} names there", path or "/")
+        return sorted(found)
+
     def _expand(
         self, path: str, above: tuple[str, ...], own: Sequence[str], whole: Sequence[str], out: list[ImageTree]
     ) -> None:
-        for name in sorted({name for layer in above for name in os.listdir(layer)}):
+        for name in self._names(path, above):
             here = f"{path}/{name}"
             if here in own:
                 continue
@@ -130,7 +150,7 @@ class Tree:
                 out.append(ImageTree(here, "expanded", (), mode))
                 self._expand(here, sources, own, whole, out)
             elif not inner:
-                out.append(ImageTree(here, kind, (*sources, self._empty) if kind == "directory" else sources))
+                out.append(ImageTree(here, kind, (*sources, self.empty) if kind == "directory" else sources))
 
 
 def _is_opaque(path: str) -> bool:

@@ -60,6 +60,8 @@ class _Source:
         self._kept = raw.read(_CHUNK)
         self._in, self._out, self._position = len(self._kept), 0, 0
         self._inflate = zlib.decompressobj(31) if self._kept[:2] == b"\x1f\x8b" else None
+        if self._kept[:4] == b"\x28\xb5\x2f\xfd":  # RFC 8878, 3.1.1
+            raise BadLayer("it is compressed with zstd, which is not read; skopeo copy --dest-compress-format gzip")
         self._ready = b""
         self.digest = hashlib.sha256()
         self.header = MOST_HEADER  # bytes that may be read before the next entry is known
@@ -151,6 +153,8 @@ def unpack(raw: IO[bytes], root: int) -> tuple[str, int]:
                 source.header = MOST_BYTES  # the content
                 left_out += not _entry(archive, info, root)
                 source.header = MOST_HEADER
+                if sum(len(key) + len(value) for key, value in archive.pax_headers.items()) > MOST_HEADER:
+                    raise BadLayer(f"its global headers have more than {MOST_HEADER} bytes")  # they are kept
         source.finish()
     except (tarfile.TarError, zlib.error, EOFError, ValueError, OverflowError, RecursionError) as error:
         raise BadLayer(f"no archive that can be read ({type(error).__name__})") from None

@@ -90,7 +90,7 @@ def refuse(policy: Policy, facts: HostFacts) -> None:
     if policy.workspace == "review":
         _refuse_review(policy, facts)
     containers.refuse(policy, facts)
-    if policy.image:
+    if policy.image or policy.platform:
         from . import image
 
         image.refuse(policy, facts)
@@ -282,11 +282,12 @@ def build(policy: Policy, facts: HostFacts) -> SandboxPlan:
     if policy.view == "project":
         stores += [f"{facts.state}/agents/{policy.profiles[0]}/{name}" for name in policy.state_dirs]
     stores += containers.stores(policy, facts, mounts.workspace_key(facts.workspace))
-    of_image: list[RuleBinding] = []
+    of_image, stop = list[RuleBinding](), 15
     if facts.image is not None:
         from .image import bindings as bindings_of_image
+        from .image import stop_signal
 
-        of_image = bindings_of_image(policy, facts.image, facts)
+        of_image, stop = bindings_of_image(policy, facts.image, facts), stop_signal(facts.image) or stop
     given = facts.subordinate if policy.containers == "nested" and not facts.root else None
     return SandboxPlan(
         workspace=facts.workspace,
@@ -302,6 +303,7 @@ def build(policy: Policy, facts: HostFacts) -> SandboxPlan:
         stores=tuple(stores),
         inspect=network.inspects(policy),
         trust=trust,
+        stop_signal=stop,
         trust_source=facts.image.bundle if facts.image is not None and trust else "",
         java_trust=java_trust,
         subordinate=(given.uids, given.gids) if given is not None else ((0, 0), (0, 0)),

@@ -11,8 +11,10 @@ image cannot have, whatever it holds there: a link of it is never on the way to 
 Of /etc our files come first, as names of a layer above the image's: whatever the image has under these names, a link
 that leads elsewhere as well, is not looked at.
 
-The command runs as ``docker run`` would run it, but for: who runs it (the caller's id, as the sandbox has no other),
-where it begins (in the workspace), volumes (there are none: the image's directories are read-only).
+The command runs as ``docker run`` would run it, but for who runs it (the caller's id, as the sandbox has no other) and
+where it begins: a command of the caller's in the workspace, which it is about, and the image's own in the directory
+that the image names.  A volume is an overlay over what the image has there, with a layer for one run (``run.layers``):
+that is a private directory, seeded with the image's content.
 """
 
 from __future__ import annotations
@@ -23,10 +25,16 @@ from .model import RESOLVER_V4, Bind, Directory, File, Layer, Overlay, RuleBindi
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..policy.model import Policy
-    from .model import HostFacts, ImageFacts, MountOp
+    from .model import HostFacts, ImageFacts, MountOp, SandboxPlan
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # of an image that names none, as engines have it
 OWN = ("HOME", "PWD", "USER", "LOGNAME", "SHELL")  # variables that an image does not set
+_NAMES = (
+    "HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM STKFLT CHLD CONT STOP TSTP TTIN TTOU URG"
+)
+_NAMES += " XCPU XFSZ VTALRM PROF WINCH IO PWR SYS"
+SIGNALS = {name: number for number, name in enumerate(_NAMES.split(" "), 1)}  # signal(7), on the machines of ours
+_FIRST_REAL_TIME, _LAST_SIGNAL = 34, 64
 _FILES = ("resolv.conf", "hosts", "hostname", "passwd", "group")  # of /etc
 _RESOLV_CONF = f"nameserver {RESOLVER_V4}\noptions timeout:5 attempts:2\n".encode()
 
@@ -38,11 +46,18 @@ def refuse(policy: Policy, facts: HostFacts) -> None:
         PolicyError: with the reason and what to do instead.
     """
     if not policy.image:
+        if policy.platform:
+            cause = "a platform is that of an image"
+            raise PolicyError("bind a rule", f"platform: {policy.platform}: {cause}", where="policy", fix=("--image",))
         return
     if policy.view == "host" or policy.file_rules is not None:
         raise _unbound(policy, "view: host and rules of files speak of this machine's trees", "use view: project")
     if policy.containers == "nested":
         raise _unbound(policy, "containers: nested runs the engines of this machine", "leave one of the two out")
+    if facts.image is not None and facts.image.foreign:
+        cause = f"it is made for {facts.image.foreign}, and this machine has no interpreter for programs of that"
+        fix = "apt install qemu-user-static   # where binfmt_misc is there; with the flag F"
+        raise _unbound(policy, cause, fix, "leave --platform out")
     if facts.image is None:
         raise _unbound(policy, "it is not in membrane's state yet", f"membrane image pull {policy.image}")
 
@@ -89,6 +104,71 @@ def etc(image: ImageFacts, facts: HostFacts, names: tuple[str, ...]) -> list[Mou
     ):
         ops.append(File(f"/etc/{name}", content, bind=True))
     return ops
+
+
+def volumes(image: ImageFacts, facts: HostFacts) -> list[MountOp]:
+    """Its volumes; none where no layer can be had."""
+    if not facts.layers:
+        return []
+    return [
+        Overlay(
+            each.path,
+            each.sources,
+            f"{facts.layers}/volume-{number}",
+            make=True,
+            own=True,
+            origin=f"image {image.reference}: volume",
+        )
+        for number, each in enumerate(image.volumes)
+    ]
+
+
+def stop_signal(image: ImageFacts) -> int:
+    """The number of the signal that the image wants for its end: a name of signal(7), ``RTMIN+N`` or a number; 0: none
+    that there is."""
+    name, _, more = image.stop.upper().removeprefix("SIG").partition("+")
+    if name == "RTMIN":
+        number = _FIRST_REAL_TIME + _number(more or "0") if _number(more or "0") >= 0 else 0
+    else:
+        number = SIGNALS.get(image.stop.upper().removeprefix("SIG") or "TERM", _number(image.stop))
+    return number if 0 < number <= _LAST_SIGNAL else 0
+
+
+def who(image: ImageFacts) -> tuple[int, int] | None:
+    """The ids of the image's user by its own passwd(5) and group(5), as ``docker run`` takes them; None: it has none.
+
+    Both files are data of a stranger: nothing is looked up by the machine's own database.
+    """
+    name, _, group_name = (image.user or "0").partition(":")
+    uid, gid = _number(name), 0
+    for row in image.passwd.split(b"\n"):
+        fields = row.split(b":")
+        if len(fields) > 3 and (fields[0] == name.encode() or (uid >= 0 and _number_of(fields[2]) == uid)):
+            uid, gid = _number_of(fields[2]), _number_of(fields[3])
+            break
+    if group_name:
+        gid = _number(group_name)
+        rows = (row.split(b":") for row in image.group.split(b"\n"))
+        gid = next((_number_of(x[2]) for x in rows if len(x) > 2 and x[0] == group_name.encode()), gid)
+    return (uid, gid) if uid >= 0 and gid >= 0 else None
+
+
+def _number(text: str) -> int:
+    """An id, or -1."""
+    number = int(text) if text.isascii() and text.isdecimal() and len(text) <= 10 else -1
+    return number if number < (1 << 32) - 1 else -1
+
+
+def _number_of(field: bytes) -> int:
+    return _number(field.decode("utf-8", "replace"))
+
+
+def begun(plan: SandboxPlan, image: ImageFacts) -> SandboxPlan:
+    """The plan of the image's own command, which begins where the image says."""
+    if not image.begins:
+        return plan
+    environment = tuple((name, image.begins if name == "PWD" else value) for name, value in plan.environment)
+    return plan.replace(cwd=image.begins, environment=environment)
 
 
 def _is_ours(image: ImageFacts, path: str) -> bool:
@@ -154,10 +234,31 @@ def bindings(policy: Policy, image: ImageFacts | None, facts: HostFacts) -> list
     out = [RuleBinding(f"image: {policy.image}", "policy", how)]
     if image.entrypoint:
         out.append(RuleBinding("image: entry point", image.reference, (" ".join(image.entrypoint),)))
-    if image.user and image.user.partition(":")[0] not in (str(facts.uid), _name(facts)):
-        said = f"its commands run as {image.user} elsewhere; here as uid {facts.uid}, which owns its files"
+    ids = who(image)
+    if image.user and (ids is None or ids[0] != facts.uid):
+        known = "whom its passwd(5) does not know" if ids is None else f"uid {ids[0]} and gid {ids[1]}"
+        said = f"its commands run as {image.user} ({known}) elsewhere; here as uid {facts.uid}, which owns its files"
         out.append(RuleBinding("image: user", image.reference, (said,), "partial"))
-    if image.directory not in ("", "/"):
-        said = f"its commands begin in {image.directory} elsewhere; here in the workspace"
+    if image.directory and image.begins:
+        said = f"its own command begins in {image.begins}, one that is given in the workspace"
+        out.append(RuleBinding("image: working directory", image.reference, (said,)))
+    elif image.directory:
+        said = f"its own command begins in {image.directory} elsewhere; here in the workspace"
         out.append(RuleBinding("image: working directory", image.reference, (said,), "partial"))
+    made = volumes(image, facts)
+    if made:
+        paths = ", ".join(op.target for op in made)
+        said = f"{paths}: over what the image has there, in a layer that is removed at the end"
+        out.append(RuleBinding("image: volumes", image.reference, (said,)))
+    lacking = [*image.refused, *(each.path for each in image.volumes if not made)]
+    if lacking:
+        said = f"{', '.join(lacking)}: no directory of their own here, as what is there is not the image's to give"
+        if not image.refused:
+            said = f"{', '.join(lacking)}: read-only, as membrane's state is on a file system that takes no layers"
+        out.append(RuleBinding("image: volume", image.reference, (said,), "partial"))
+    if image.stop and not stop_signal(image):
+        said = f"its signal {image.stop} is none of signal(7); SIGTERM is SIGTERM"
+        out.append(RuleBinding("image: stop signal", image.reference, (said,), "partial"))
+    elif image.stop:
+        out.append(RuleBinding("image: stop signal", image.reference, (f"{image.stop} for SIGTERM",)))
     return out

@@ -108,7 +108,12 @@ class ImageFacts(Value):
     entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     user: str = ""
-    directory: str = ""  # where its commands begin
+    directory: str = ""  # where its commands begin, as it says
+    begins: str = ""  # where its own command begins in the view; empty: there is no such directory
+    volumes: tuple[ImageTree, ...] = ()  # directories that are writable in a run
+    refused: tuple[str, ...] = ()  # volumes that are not
+    stop: str = ""  # the signal that ends its commands
+    foreign: str = ""  # its platform, where nothing here executes programs of that
     shell: str = "/bin/sh"
     passwd: bytes = b""  # its own file; empty: there is none
     group: bytes = b""
@@ -421,6 +426,7 @@ class SandboxPlan(Value):
     trust: tuple[str, ...] = ()
     java_trust: tuple[str, ...] = ()  # the same as key stores of Java
     stores: tuple[str, ...] = ()  # our own directories that are made before the start (home, agent state)
+    stop_signal: int = 15  # that the command gets for SIGTERM
     trust_source: str = ""  # the host's file that the bundles begin with; empty: the second of ``trust``
     # With ``containers: nested`` of a plain caller: first and number of the uids, and of the gids, that the command's
     # own user namespace maps beside the caller's, which is 0 there.

@@ -595,6 +595,7 @@ def base(policy: Policy, facts: HostFacts) -> tuple[MountOp, ...]:
     if facts.image is not None:
         codex = () if f"/etc/{CODEX}" in facts.existing else (CODEX,)
         ops += image.etc(facts.image, facts, (*INSTRUCTIONS, IN_FORCE, *codex))
+        ops += image.volumes(facts.image, facts)
     else:
         ops += _instructions(facts)
         ops += _etc(policy, facts)

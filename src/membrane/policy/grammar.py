@@ -564,6 +564,25 @@ def parse_image(text: str) -> tuple[str, str]:
     return kind, name
 
 
+_MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}  # as uname(2) has them, and as images do
+PLAIN_VARIANTS = {"arm64": "v8", "amd64": "v1"}  # that go without saying
+
+
+def parse_platform(text: str) -> str:
+    """Read ``linux/ARCH[/VARIANT]`` (OCI image-spec, image-index.md, "platform"), as images write it.
+
+    Raises:
+        Malformed: with the cause.
+    """
+    system, *words = text.lower().split("/")
+    plain = all(word.isascii() and word.replace("_", "").isalnum() for word in words)
+    if system != "linux" or not 1 <= len(words) <= 2 or not plain:
+        raise Malformed("it is not linux/ARCH or linux/ARCH/VARIANT, such as linux/arm64")
+    machine = _MACHINES.get(words[0], words[0])
+    more = [word for word in words[1:] if word != PLAIN_VARIANTS.get(machine)]
+    return "/".join((system, machine, *more))
+
+
 def parse_proxy(text: str) -> str:
     """Read ``http://HOST:PORT``, ``socks5://HOST:PORT`` or ``env``.
 

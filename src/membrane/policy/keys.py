@@ -453,6 +453,11 @@ KEYS: tuple[Key, ...] = (
         template="""
 #image: python:3.12   # /usr, /etc and the like come from an image, not from this machine
 """),
+    Key("platform", "text", (Field("platform", "platform", by="run/prepare.py"),),
+        options=(Option("platform", "files", "of images that are there for several: linux/ARCH[/VARIANT]", read="text",
+                    metavar="PLATFORM", rare=True,
+                    example="membrane --platform linux/arm64 --image alpine -- uname -m"),),
+        parse="parse_platform", widens="yes"),
     Key("limits", "limit_keys", (Field("limits", "limit", shown=show_limit, bound=_bind_limit),),
         options=(Option("limit", "process", "memory, pids, cpu, time, files, disk, upload", read="limit",
                     metavar="KEY=VALUE", repeatable=True, field="limits",

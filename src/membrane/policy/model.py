@@ -271,6 +271,7 @@ class Policy(Value):
     user_namespaces: bool = False  # the command may make user namespaces, and what they own but mounts
     containers: Literal["none", "nested"] = "none"  # "nested": engines of containers run inside, as root there
     image: str = ""  # the system trees of the view come from it (``grammar.parse_image``); empty: the host's
+    platform: str = ""  # of ``image`` (``grammar.parse_platform``); empty: this machine's
     backend: Literal["native", "docker", "auto", "landlock"] = "native"  # what makes the sandbox (``membrane.backend``)
     offer_proxy: bool = False  # proxy variables inside, for programs that look for them
     levels: tuple[str, ...] = ()  # the files that were read, in order

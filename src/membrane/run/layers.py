@@ -42,8 +42,7 @@ _LAST = ".last"  # beside the layers of a run: its processes outside, that end w
 
 def planned(policy: Policy, facts: HostFacts) -> HostFacts:
     """``facts`` with the layer that a run has when there is no other; nothing is made or locked."""
-    trees = mounts.toolchains(facts) if policy.view == "project" else ()
-    if not trees:
+    if not _wants(policy, facts):
         return facts
     below, state_kind = f"{facts.home}/", ""
     mounted = []
@@ -72,8 +71,15 @@ def without_layer(assurance: Iterable[Binding]) -> str:
     return f"toolchains of the home without a layer: {'; '.join(said[:MOST_SAID])}{more}. {fix}"
 
 
+def _wants(policy: Policy, facts: HostFacts) -> bool:
+    """Are there overlays that need a layer: over toolchains, or for volumes of an image, which has none of those?"""
+    if facts.image is not None:
+        return bool(facts.image.volumes)
+    return policy.view == "project" and bool(mounts.toolchains(facts))
+
+
 def _above(policy: Policy, facts: HostFacts) -> str:
-    store = mounts.home_store(policy, facts)
+    store = mounts.home_store(policy, facts) if facts.image is None else ""  # volumes are of one run
     return f"{facts.state}/layers/{os.path.basename(store) or _ONCE}"
 
 
@@ -98,7 +104,7 @@ class Layers:
         self._lock = -1
         self._once = ""
         if not facts.layers:
-            if policy.view == "project" and mounts.toolchains(facts):
+            if policy.view == "project" and mounts.toolchains(facts):  # of volumes of an image the receipt says it
                 cause = f"toolchains of the home are read-only: {facts.state} is on a file system that takes no layers"
                 self._note(f"{cause}; set MEMBRANE_HOME to a directory on a disk")
             return
@@ -151,7 +157,8 @@ class Layers:
                 return
             # Another run begins, and took what was not locked yet for what one that was killed has left.
         self.facts = self.facts.replace(layers="")
-        self._note(f"toolchains of the home are read-only: no layer could be locked in {above}")
+        what = "toolchains of the home" if self.facts.image is None else "volumes of the image"
+        self._note(f"{what} are read-only: no layer could be locked in {above}")
 
     def prepare(self, ops: Iterable[MountOp]) -> None:
         """Make the directories of the overlays of the plan.
@@ -165,7 +172,7 @@ class Layers:
                 make_private(f"{op.layer}/work")
                 if not os.path.isdir(f"{op.layer}/upper"):  # for root it has the toolchain's owner, of the run before
                     make_private(f"{op.layer}/upper")
-                self._like(op.lowers[-1], f"{op.layer}/upper")
+                self._like(op.lowers[0], f"{op.layer}/upper")
 
     @staticmethod
     def _like(tree: str, upper: str) -> None:

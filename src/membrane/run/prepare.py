@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 
 from .. import backend as backends
-from ..errors import PolicyError
+from ..errors import HostError, PolicyError
 from ..escaping import visible
 from ..host.facts import state_dir
 from ..plan import mounts
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ..changes.store import Held
     from ..plan.model import HostFacts, MountOp, SandboxPlan
     from ..policy.model import Policy
-    from .images import Use
+    from .images import Kept, Use
 
 
 class RunOptions(Value):
@@ -92,11 +92,11 @@ class PreparedRun:
         self.id = os.urandom(8).hex()
         self.image: Use | None = None
         if policy.image:
-            from . import images
-
-            speaks = commands == "one" and not options.quiet
-            self.image = images.need(state_dir(os.environ), policy.image, _say if speaks else images.quiet)
+            self.image = _image(policy, speaks=commands == "one" and not options.quiet)
         self.facts = facts_for(policy, backend=backend)
+        if self.image is not None and self.facts.image is not None and self.facts.image.digest != self.image.digest:
+            cause = "another membrane has fetched a newer one meanwhile, and this one is not held"
+            raise HostError("use the image", cause, target=policy.image, fix=("run it again",))
         policy, self.logins = _with_logins(policy, self.facts, tidy=True)
         policy, self.warnings = mounts.as_found(policy, self.facts)
         self.layers = layers.Layers(policy, self.facts)
@@ -123,6 +123,8 @@ class PreparedRun:
                     self.warnings = (*self.warnings, said)
             else:
                 self.plan = backend.plan(policy, self.facts)
+            if self.facts.image is not None and not request.command:
+                self.plan = image.begun(self.plan, self.facts.image)
             self._begin(backend, policy, commands)
         except BaseException:
             self.let_go()
@@ -175,6 +177,21 @@ class PreparedRun:
             name = next(path[len(top) + 1 :] for top in tops if path.startswith(f"{top}/"))
             return homes.make_link(self.agent, name, place)
         return homes.make_place(self.agent, place.removeprefix(f"{self.facts.home}/"))
+
+
+def _image(policy: Policy, *, speaks: bool) -> Use:
+    """Hold the image for a run, which fetches it where it is not here yet."""
+    from . import images
+
+    state = state_dir(os.environ)
+
+    def fetch() -> Kept:
+        from . import imagestore
+
+        say = _say if speaks else imagestore.quiet
+        return imagestore.pull(state, policy.image, say, again=False, platform=policy.platform)
+
+    return images.need(state, policy.image, fetch, policy.platform)
 
 
 def _say(text: str) -> None:

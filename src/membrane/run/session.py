@@ -248,7 +248,8 @@ class Session(Boundary):
 
     def _ask_to_end(self, number: int) -> None:
         self.asked_to_end = number
-        self._signal_command(number)
+        # As ``docker stop`` does: an image says by which signal it ends in order.
+        self._signal_command(self.prepared.plan.stop_signal if number == SIGTERM else number)
         now_ = time.monotonic()
         if number in (SIGTERM, SIGHUP):
             self._kill_at = self._kill_at or now_ + GRACE

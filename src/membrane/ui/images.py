@@ -8,7 +8,7 @@ from ..errors import PolicyError
 from ..escaping import escape
 from ..policy import grammar
 from ..policy.model import Malformed
-from ..run import images
+from ..run import imagestore
 from . import show
 
 TYPE_CHECKING = False
@@ -29,14 +29,18 @@ def main(invocation: Invocation, state: str, say: Callable[[str], None]) -> int:
     if action == "ls":
         return _list(invocation, state)
     if action == "prune":
-        count = images.prune(state, say)
+        count = imagestore.prune(state, say)
         print(f"removed {count} image{'' if count == 1 else 's'}")
         return 0
     reference = _reference(rest[0])
     if action == "rm":
-        images.remove(state, reference, say)
+        imagestore.remove(state, reference, say)
         return 0
-    kept = images.pull(state, reference, say)
+    try:
+        platform = grammar.parse_platform(text) if (text := invocation.last("platform")) else ""
+    except Malformed as error:
+        raise PolicyError("choose a platform", str(error), target=text) from None
+    kept = imagestore.pull(state, reference, say, platform=platform)
     print(f"{escape(reference)} {kept.digest}, {len(kept.layers)} layers")
     return 0
 
@@ -53,18 +57,29 @@ def _reference(text: str) -> str:
 
 
 def _list(invocation: Invocation, state: str) -> int:
-    found = images.images(state)
+    found = imagestore.images(state)
     if invocation.has("json"):
-        rows = [{"name": kept.reference, "digest": kept.digest, "layers": len(kept.layers)} for kept in found]
+        rows = [
+            {"name": kept.reference, "digest": kept.digest, "layers": len(kept.layers), "platform": kept.said.platform}
+            for kept in found
+        ]
         print(show.as_json({"images": rows}))
         return 0
     if not found:
         print("there is no image; membrane --image REF -- COMMAND fetches one")
         return 0
-    table = [("NAME", "IMAGE", "LAYERS", "SIZE")]
+    table = [("NAME", "PLATFORM", "IMAGE", "LAYERS", "SIZE")]
     for kept in found:
-        size = f"{images.size(state, kept) / 1_000_000:.1f} MB"
-        table.append((escape(kept.reference) or "(none)", kept.digest[7:19], str(len(kept.layers)), size))
+        size = f"{imagestore.size(state, kept) / 1_000_000:.1f} MB"
+        table.append(
+            (
+                escape(kept.reference) or "(none)",
+                escape(kept.said.platform),
+                kept.digest[7:19],
+                str(len(kept.layers)),
+                size,
+            )
+        )
     for line in show.table(table, ""):
         print(line)
     return 0

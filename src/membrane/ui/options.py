@@ -47,7 +47,7 @@ class Command(Value):
     help: str
     example: tuple[str, ...]
     scopes: tuple[Scope, ...] = ("own",)
-    options: tuple[str, ...] = ()  # of scope "command"
+    options: tuple[str, ...] = ()  # of scope "command", and single ones of others
     words: Words = "none"
     choices: tuple[str, ...] = ()  # closed choice of its first word
     further: tuple[tuple[str, int], ...] = ()  # how many words follow a choice; none if it is not named
@@ -411,10 +411,10 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "image",
-        "ls [--json] | pull REF | rm REF | prune",
+        "ls [--json] | pull [--platform OS/ARCH] REF | rm REF | prune",
         "images that --image uses: list them, fetch one, remove one, remove what nothing uses",
         ("membrane image pull python:3.12", "membrane image rm python:3.12"),
-        options=("json",),
+        options=("json", "platform"),
         choices=("ls", "pull", "rm", "prune"),
         further=(("pull", 1), ("rm", 1)),
         rare=True,
@@ -485,7 +485,7 @@ def options_of(command: Command) -> tuple[Option, ...]:
     return tuple(
         option
         for option in OPTIONS
-        if (option.scope == "command" and option.name in command.options)
+        if option.name in command.options
         or (
             option.scope in command.scopes
             and option.scope != "command"

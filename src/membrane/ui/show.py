@@ -329,7 +329,7 @@ def plan(plan: SandboxPlan, policy: Policy, record: dict[str, Any], seccomp: int
             (
                 escape(binding.rule),
                 escape(tilde(binding.origin, home)),
-                ", ".join(binding.mechanisms) + (" (partial)" if binding.status == "partial" else ""),
+                escape(", ".join(binding.mechanisms)) + (" (partial)" if binding.status == "partial" else ""),
             )
             for binding in plan.bindings
         ]

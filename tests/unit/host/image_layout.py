@@ -6,10 +6,14 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import tarfile
 from pathlib import Path
 from typing import Any
 
+from membrane.policy.grammar import parse_platform
+
+ARCHITECTURE = parse_platform(f"linux/{os.uname().machine}").split("/")[1]
 TYPES = {"manifest": "manifest.v1+json", "config": "config.v1+json", "layer": "layer.v1.tar+gzip"}
 
 
@@ -38,11 +42,12 @@ def _put(place: Path, kind: str, data: bytes) -> dict[str, Any]:
     return {"mediaType": named, "digest": f"sha256:{digits}", "size": len(data)}
 
 
-def image(place: Path, *layers: bytes, **config: Any) -> Path:
+def image(place: Path, *layers: bytes, architecture: str = ARCHITECTURE, **config: Any) -> Path:
     """Write an image of these layers, the lowest first, with this ``config``; what was there before stays."""
     blobs = [_put(place, "layer", gzip.compress(each, 1)) for each in layers]
     ids = [f"sha256:{hashlib.sha256(each).hexdigest()}" for each in layers]
-    machine = {"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": ids}, "config": config}
+    root = {"type": "layers", "diff_ids": ids}
+    machine = {"architecture": architecture, "os": "linux", "rootfs": root, "config": config}
     named = _put(place, "config", json.dumps(machine).encode())
     manifest = {"schemaVersion": 2, "config": named, "layers": blobs}
     entry = _put(place, "manifest", json.dumps(manifest).encode())

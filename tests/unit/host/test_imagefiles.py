@@ -11,9 +11,11 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+import image_layout
 import pytest
 
-from membrane.host.imagefiles import BadImage, read
+from membrane.host.imagefiles import read, read_archive
+from membrane.host.imagetree import BadImage
 from membrane.host.unpack import BadLayer
 
 
@@ -34,7 +36,7 @@ def image(tmp_path: Path, diff_id: str = "") -> tuple[Path, dict[str, dict[str, 
     config = put(place, json.dumps({"rootfs": {"diff_ids": ids}, "config": {"Env": ["PATH=/bin"]}}).encode())
     manifest = put(place, json.dumps({"config": config, "layers": [layer]}).encode())
     (place / "index.json").write_text(json.dumps({"manifests": [manifest]}))
-    (tmp_path / "layers").mkdir()
+    (tmp_path / "layers").mkdir(parents=True)
     return place, {"layer": layer, "config": config, "manifest": manifest}
 
 
@@ -81,3 +83,77 @@ def test_what_is_no_image_is_refused(tmp_path: Path, index: str) -> None:
     with pytest.raises(BadImage, match="No such file") as caught:
         read(str(tmp_path / "absent"), str(tmp_path / "layers"))
     assert "skopeo copy" in caught.value.fix[0]
+
+
+def test_an_archive_keeps_little_of_its_headers(tmp_path: Path) -> None:
+    """A header may say how long it is, and a name how long it is: neither is read whole, nor are many kept."""
+    good = image_layout.archive(image(tmp_path)[0], tmp_path / "good.tar").read_bytes()
+    long = tarfile.TarInfo("././@LongLink")
+    long.type, long.size = tarfile.GNUTYPE_LONGNAME, 1 << 40
+    name = tarfile.TarInfo("n" * 5000)
+    shared = tarfile.TarInfo.create_pax_global_header({"comment": "x" * 100_000})
+    for first in (long.tobuf(tarfile.GNU_FORMAT), name.tobuf(tarfile.GNU_FORMAT), shared * 40):
+        (tmp_path / "bad.tar").write_bytes(first + good)
+        with pytest.raises(BadImage):
+            read_archive(str(tmp_path / "bad.tar"), str(tmp_path / "layers"))
+        assert os.listdir(tmp_path / "layers") == []
+    (tmp_path / "good.tar").write_bytes(shared + good)  # the control
+    assert read_archive(str(tmp_path / "good.tar"), str(tmp_path / "layers")).layers
+
+
+PLATFORMS = ("linux/amd64", "linux/amd64/v3", "linux/arm/v6", "linux/arm/v7", "linux/arm64/v8", "windows/amd64")
+
+
+@pytest.mark.parametrize(
+    ("asked", "chosen"),
+    [
+        ("linux/amd64", "linux/amd64"),
+        ("linux/amd64/v3", "linux/amd64/v3"),
+        ("linux/arm", "linux/arm/v7"),  # the best that is there, where no variant was asked for
+        ("linux/arm/v6", "linux/arm/v6"),
+        ("linux/arm64", "linux/arm64/v8"),
+        *(("linux/arm/v5", ""), ("linux/amd64/v2", ""), ("linux/riscv64", "")),
+    ],
+)
+def test_of_an_index_the_platform_is_chosen(tmp_path: Path, asked: str, chosen: str) -> None:
+    place, parts = image(tmp_path)
+    config, manifest = (
+        json.loads((place / "blobs/sha256" / parts[name]["digest"][7:]).read_bytes()) for name in ("config", "manifest")
+    )
+    entries = []
+    for full in PLATFORMS:
+        said = dict(zip(("os", "architecture", "variant"), full.split("/"), strict=False))
+        made = put(place, json.dumps({**config, **said, "config": {"Env": [f"IS={full}"]}}).encode())
+        entries.append({**put(place, json.dumps({**manifest, "config": made}).encode()), "platform": said})
+    attested = {**parts["manifest"], "platform": {"os": "unknown", "architecture": "unknown"}}
+    (place / "index.json").write_text(json.dumps({"manifests": [*entries, attested]}))
+    if not chosen:
+        with pytest.raises(BadImage, match=f"0 images for {asked}; it has some for linux/amd64, linux/arm"):
+            read(str(place), str(tmp_path / "layers"), asked)
+        return
+    found = read(str(place), str(tmp_path / "layers"), asked)
+    assert (found.environ, found.platform) == ((f"IS={chosen}",), chosen)
+
+
+def test_a_configuration_for_another_machine_is_refused(tmp_path: Path) -> None:
+    """Of an entry that does not say what it is for, as in most layouts, the configuration is asked."""
+    for number, (said, fits) in enumerate(
+        (
+            ({"os": "linux", "architecture": "s390x"}, False),
+            ({"os": "windows", "architecture": "amd64"}, False),
+            ({"os": "linux", "architecture": "\x1b[2J"}, False),
+            ({"os": "linux", "architecture": "amd64", "variant": "v2"}, True),
+            ({}, True),
+        )
+    ):
+        place, parts = image(tmp_path / str(number))
+        config = json.loads((place / "blobs/sha256" / parts["config"]["digest"][7:]).read_bytes())
+        manifest = json.loads((place / "blobs/sha256" / parts["manifest"]["digest"][7:]).read_bytes())
+        made = put(place, json.dumps({**config, **said}).encode())
+        entry = put(place, json.dumps({**manifest, "config": made}).encode())
+        (place / "index.json").write_text(json.dumps({"manifests": [entry]}))
+        if fits:
+            assert read(str(place), str(tmp_path / str(number) / "layers"), "linux/amd64").layers
+            continue
+        with pytest.raises(BadImage, match=r"it is made for|document"):
+            read(str(place), str(tmp_path / str(number) / "layers"), "linux/amd64")

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from image_layout import image, layer
 
-from membrane.host.imagefiles import BadImage, read
-from membrane.host.imagetree import Tree
+from membrane.host import imagetree
+from membrane.host.imagefiles import read
+from membrane.host.imagetree import BadImage, Tree
 
 
 def tree(tmp_path: Path, *layers: bytes) -> Tree:
@@ -29,6 +30,21 @@ def test_upper_layers_go_before_lower_ones(tmp_path: Path) -> None:
     assert [found.find(path)[1] for path in ("/b/x", "/b/z", "/c")] == ["", "file", ""]
     assert found.find("/d/y")[:2] == ("/a/y", "file")  # a link in the place of a directory
     assert found.find("/e/new")[1] == "file" and found.find("/e/x")[1] == ""  # a directory in the place of a link
+
+
+def test_an_opaque_root_hides_all_layers_below(tmp_path: Path) -> None:
+    low, high = layer(("a/x", b"low"), ("b", b"low")), layer((".wh..wh..opq", b""), ("a/y", b"high"))
+    found = tree(tmp_path, low, high, layer(("c", b"top")))
+    assert [found.find(path)[1] for path in ("/a/x", "/b", "/a/y", "/c")] == ["", "", "file", "file"]
+    assert [each.path for each in found.trees((), ())] == ["/a", "/c"]
+
+
+def test_a_directory_of_any_number_of_names_is_not_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = tree(tmp_path, layer(("a/1", b""), ("b", b""), ("c", b"")), layer((".wh.d", b""), (".wh.e", b"")))
+    assert len(found.trees((), ())) == 3
+    monkeypatch.setattr(imagetree, "MOST_NAMES", 4)
+    with pytest.raises(BadImage, match="more than 4 names"):
+        found.trees((), ())
 
 
 def test_links_stay_within_the_image(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import io
 import os
+import shutil
 import stat
 import tarfile
 from pathlib import Path
@@ -177,6 +178,11 @@ def test_work_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     refused(tmp_path, bytes(sparse) + (block + b"\1" + b"\0" * 7) * 3000, "the headers")
     header = entry("x", tarfile.XHDTYPE).tobuf(tarfile.USTAR_FORMAT)
     refused(tmp_path, header * 5000, "cannot|RecursionError|ReadError|no archive")
+    some = tarfile.TarInfo.create_pax_global_header({"comment": "x" * (module.MOST_HEADER // 4)})
+    refused(tmp_path, b"".join(some.replace(b"comment", b"comm%03d" % n) + plain[:512] for n in range(8)), "global")
+    assert kept(tmp_path, some * 2 + plain).is_dir()
+    shutil.rmtree(kept(tmp_path, some * 2 + plain))
+    refused(tmp_path, plain, "zstd", b"\x28\xb5\x2f\xfd" + plain)
     packed = gzip.compress(plain)
     refused(tmp_path, plain, "end too early", packed[:-20])
     refused(tmp_path, plain, "ends within a file|no archive", plain[:100_000])

@@ -67,6 +67,7 @@ home: ephemeral
 view: host
 hard_links: refuse
 image: "tar:/x.tar"
+platform: linux/arm/v6
 backend: landlock
 workspace: review
 apply: safe

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -11,11 +12,11 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "host"))
-from image_layout import archive, image, layer
+from image_layout import ARCHITECTURE, archive, image, layer
 
 from membrane.errors import HostError
 from membrane.host import unpack
-from membrane.run import images
+from membrane.run import images, imagestore
 
 ONE = layer(("a", b"1"))
 TWO = layer(("b", b"2"))
@@ -28,23 +29,23 @@ def kept_in(state: Path, name: str) -> list[str]:
 def test_it_is_fetched_again_only_when_its_source_has_changed(tmp_path: Path) -> None:
     state, reference = str(tmp_path / "state"), f"oci:{image(tmp_path / 'image', ONE, Env=['A=1'], User='app')}"
     assert images.find(state, reference) is None
-    first = images.pull(state, reference)
+    first = imagestore.pull(state, reference)
     assert images.find(state, reference) == first
-    assert (dict(first.said)["environ"], dict(first.said)["user"]) == (("A=1",), ("app",))
+    assert (first.said.environ, first.said.user) == (("A=1",), "app")
     image(tmp_path / "image", ONE, TWO)
     assert images.find(state, reference) is None
-    assert len(images.pull(state, reference).layers) == 2
-    assert [kept.reference for kept in images.images(state)] == [reference, ""]  # what it stood for before is here
+    assert len(imagestore.pull(state, reference).layers) == 2
+    assert [kept.reference for kept in imagestore.images(state)] == [reference, ""]  # what it stood for before is here
 
 
 def test_an_archive_is_the_same_image(tmp_path: Path) -> None:
     layout, state = image(tmp_path / "image", ONE, TWO), str(tmp_path / "state")
-    from_file = images.pull(state, f"tar:{archive(layout, tmp_path / 'image.tar')}")
-    assert from_file.digest == images.pull(state, f"oci:{layout}").digest
+    from_file = imagestore.pull(state, f"tar:{archive(layout, tmp_path / 'image.tar')}")
+    assert from_file.digest == imagestore.pull(state, f"oci:{layout}").digest
     (tmp_path / "none.tar").write_bytes(b"x" * 2000)
     for name in ("none.tar", "absent.tar", "image"):
         with pytest.raises(HostError):
-            images.pull(state, f"tar:{tmp_path / name}")
+            imagestore.pull(state, f"tar:{tmp_path / name}")
 
 
 @pytest.mark.needs_tool("skopeo")
@@ -55,25 +56,25 @@ def test_archives_of_other_programs_are_read(tmp_path: Path, kind: str) -> None:
     policy.write_text('{"default": [{"type": "insecureAcceptAnything"}]}')
     words = ["skopeo", f"--policy={policy}", "--tmpdir", str(tmp_path), "copy", f"oci:{layout}"]
     subprocess.run([*words, f"{kind}:{tmp_path / 'saved.tar'}"], check=True, capture_output=True)
-    found = images.pull(str(tmp_path / "state"), f"tar:{tmp_path / 'saved.tar'}")
-    assert len(found.layers) == 2 and dict(found.said)["environ"] == ("A=1",)
+    found = imagestore.pull(str(tmp_path / "state"), f"tar:{tmp_path / 'saved.tar'}")
+    assert len(found.layers) == 2 and found.said.environ == ("A=1",)
 
 
 def test_what_a_run_uses_stays(tmp_path: Path) -> None:
     state, root = str(tmp_path / "state"), tmp_path / "state"
     first, second = (f"oci:{image(tmp_path / name, ONE, *more)}" for name, more in (("1", ()), ("2", (TWO,))))
-    images.pull(state, second)
-    held = images.need(state, first)
-    images.remove(state, first)
+    imagestore.pull(state, second)
+    held = images.need(state, first, lambda: imagestore.pull(state, first))
+    imagestore.remove(state, first)
     assert images.find(state, first) is None and len(kept_in(root, "records")) == 2
     assert len(kept_in(root, "layers")) == 2
-    images.remove(state, second)
+    imagestore.remove(state, second)
     assert len(kept_in(root, "layers")) == 1  # the one below both
     held.end()
-    assert images.prune(state) == 1
+    assert imagestore.prune(state) == 1
     assert kept_in(root, "layers") == kept_in(root, "records") == kept_in(root, "names") == []
     with pytest.raises(HostError, match="none of that name"):
-        images.remove(state, first)
+        imagestore.remove(state, first)
 
 
 def test_a_killed_fetch_leaves_nothing_that_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,20 +93,20 @@ def test_a_killed_fetch_leaves_nothing_that_counts(tmp_path: Path, monkeypatch: 
 
         unpack.unpack = killed  # type: ignore[assignment]
         try:
-            images.pull(state, reference)
+            imagestore.pull(state, reference)
         finally:
             os._exit(1)
     assert os.WTERMSIG(os.waitpid(pid, 0)[1]) == signal.SIGKILL
     left = kept_in(tmp_path / "state", "layers")
     assert images.find(state, reference) is None and any(name.startswith(".unpack-") for name in left)
-    assert len(images.pull(state, reference).layers) == 2  # the lock went with the process
+    assert len(imagestore.pull(state, reference).layers) == 2  # the lock went with the process
     assert not any(name.startswith(".") for name in kept_in(tmp_path / "state", "layers"))
 
 
 def test_two_fetch_at_once(tmp_path: Path) -> None:
     """The second waits, and says so."""
     state, reference = str(tmp_path / "state"), f"oci:{image(tmp_path / 'image', ONE, TWO)}"
-    lock = images._Lock(f"{state}/images", images.quiet)
+    lock = imagestore._Lock(f"{state}/images", imagestore.quiet)
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -113,7 +114,7 @@ def test_two_fetch_at_once(tmp_path: Path) -> None:
         os.close(lock._fd)  # the lock belongs to the open file, which is ours as well
         os.close(read)
         try:
-            images.pull(state, reference, lambda text: os.write(write, text.encode()) and None)
+            imagestore.pull(state, reference, lambda text: os.write(write, text.encode()) and None)
             status = 0
         finally:
             os._exit(status)
@@ -129,7 +130,7 @@ def test_two_fetch_at_once(tmp_path: Path) -> None:
 def test_without_skopeo_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(HostError, match="skopeo") as caught:
-        images.pull(str(tmp_path / "state"), "busybox:1")
+        imagestore.pull(str(tmp_path / "state"), "busybox:1")
     assert "apt install skopeo" in caught.value.fix
 
 
@@ -148,16 +149,57 @@ def test_names_go_to_skopeo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ref
     program.parent.mkdir()
     program.write_text(
         f'#!/bin/sh\nprintf "%s\\n" "$@" > {tmp_path}/said\nfor last; do :; done\n'
-        f'last=${{last#oci:}}\ncp -R {layout} "${{last%:image}}"\n'
+        f'last=${{last#oci:}}\ncp -R {layout}/. "${{last%:image}}"\n'
         f"[ ! -e {tmp_path}/fail ] || {{ echo no such >&2; exit 1; }}\n"
     )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
     state = tmp_path / "state"
-    assert len(images.pull(str(state), reference).layers) == 1
+    assert len(imagestore.pull(str(state), reference).layers) == 1
     words = (tmp_path / "said").read_text().split()
     assert words[0] == "copy" and words[-2] == source
     (tmp_path / "fail").touch()
     with pytest.raises(HostError, match="no such"):
-        images.pull(str(state), reference)
-    assert not any(name.startswith(".fetch-") for name in os.listdir(state / "images"))
+        imagestore.pull(str(state), reference)
+    assert not any(name.startswith(".") and name != ".lock" for name in os.listdir(state / "images"))
+
+
+def test_one_name_has_an_image_for_each_platform(tmp_path: Path) -> None:
+    state, layout = str(tmp_path / "state"), image(tmp_path / "image", ONE)
+    reference, other = f"oci:{layout}", "s390x" if ARCHITECTURE == "riscv64" else "riscv64"
+    own = imagestore.pull(state, reference)
+    assert own.said.platform == f"linux/{ARCHITECTURE}"
+    with pytest.raises(HostError, match=f"made for linux/{ARCHITECTURE}, not for linux/{other}"):
+        imagestore.pull(state, reference, platform=f"linux/{other}")
+    config = json.loads((layout / "blobs/sha256" / own.digest[7:]).read_bytes())
+    image(layout, ONE, architecture=other)
+    foreign = imagestore.pull(state, reference, platform=f"linux/{other}")
+    assert config["architecture"] == ARCHITECTURE and foreign.said.platform == f"linux/{other}"
+    assert images.find(state, reference) is None  # the layout has changed
+    assert images.find(state, reference, f"linux/{other}") == foreign
+    imagestore.remove(state, reference)
+    assert imagestore.images(state) == []
+
+
+def test_foreign_programs_need_an_interpreter_that_is_open_already(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As qemu-user-static registers it (binfmt-misc.rst); one that would be looked up in the view is none."""
+    assert images._runs(f"linux/{ARCHITECTURE}") and images._runs(f"linux/{ARCHITECTURE}/v9")
+    monkeypatch.setattr(images, "_BINFMT", str(tmp_path))
+    magic = "7f454c4602020100000000000000000000020016"
+    mask = "ffffffffffffff00fffffffffffffffffffeffff"
+    rows = ("enabled", "interpreter /usr/bin/qemu-s390x-static", "flags: OCF", "offset 0", f"magic {magic}")
+    (tmp_path / "status").write_text("enabled\n")
+    for wanted, text in (
+        (False, ""),
+        (True, "\n".join((*rows, f"mask {mask}"))),
+        (False, "\n".join(("disabled", *rows[1:], f"mask {mask}"))),
+        (False, "\n".join((*rows[:2], "flags: ", *rows[3:]))),
+        (False, "\n".join((*rows[:4], "magic 7f454c4602010100000000000000000002003e00"))),
+        (False, "enabled\nflags: F\nextension .exe\n"),
+        (False, "\n".join((*rows[:3], "offset x", rows[4]))),
+    ):
+        (tmp_path / "qemu-s390x").write_text(text)
+        assert images._runs("linux/s390x") == wanted, text
+    assert not images._runs("linux/none") and not images._runs("linux")

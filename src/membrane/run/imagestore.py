@@ -1,0 +1,360 @@
+"""Images come into our state and leave it: fetched once, judged by digest, removed when no run uses them.
+
+Theory of operation
+-------------------
+What is there is described in ``run.images``.  What was begun has a name with a dot before it and is removed by who
+fetches or prunes next.  Who changes something has the lock (flock(2)) of the whole: a second fetch waits for the first,
+and then finds what it wanted.
+
+Registries, engines and credentials are skopeo's business, which runs outside with the caller's environment, and writes
+an OCI layout that is judged like anybody's (``host.imagefiles``): nothing of it is believed but by digest.  A fetch
+that ends early leaves the layout in ``fetching/KEY``; skopeo gives a blob its name, its digest, when it is whole, and
+takes one that is there, so the next fetch goes on with the layers that are missing.  A layout that is refused is
+removed.
+
+What skopeo says may be a registry's words: it comes through a pipe and is escaped, on a terminal as well.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import subprocess
+import sys
+import time
+
+from ..errors import HostError
+from ..escaping import escape
+from ..host import imagefiles
+from ..host.private import make_private
+from ..policy import grammar
+from .images import FILES, Kept, Named, Record, find, kept_as, key_of, place_of, record_of, stamp_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ..messages import Message
+
+_TRANSPORTS = {"": "docker://", "docker-daemon": "docker-daemon:", "podman": "containers-storage:"}
+_AGAIN = 1  # times that skopeo begins anew where the network breaks; each time takes twice as long
+_LONGEST_LINE = 4096  # bytes that skopeo says without an end of line
+_LAST_LINES = 20
+
+
+def quiet(_text: str) -> None:
+    return None
+
+
+class _Lock:
+    """The lock of ``images``; who waits for it says so."""
+
+    def __init__(self, place: str, say: Callable[[str], None]) -> None:
+        import fcntl
+
+        make_private(place)
+        self._fd = os.open(f"{place}/.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                say("another membrane fetches or removes images; waiting for it")
+                fcntl.flock(self._fd, fcntl.LOCK_EX)
+        except BaseException:
+            os.close(self._fd)
+            raise
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_error: object) -> None:
+        os.close(self._fd)
+
+
+class Meter:
+    """One line on a terminal that says how far a fetch is; nothing elsewhere.
+
+    Args:
+        fd: where the line goes, if it is a terminal.
+    """
+
+    def __init__(self, fd: int = 2) -> None:
+        self._fd = fd
+        self._shows = sys.stderr is not None and os.isatty(fd)
+        self._shown = False
+        self._next = 0.0
+
+    @property
+    def shows(self) -> bool:
+        return self._shows
+
+    def show(self, text: str, *, now: bool = False) -> None:
+        """Replace the line, at most five times a second unless ``now``."""
+        if self._shows and (now or time.monotonic() >= self._next):
+            self._next, self._shown = time.monotonic() + 0.2, True
+            self._put(f"\r\x1b[Kmembrane: {escape(text)[:70]}")
+
+    def end(self) -> None:
+        if self._shown:
+            self._shown = False
+            self._put("\r\x1b[K")
+
+    def _put(self, text: str) -> None:
+        try:
+            os.write(self._fd, text.encode())
+        except OSError:
+            self._shows = False  # it is gone
+
+
+def _write(path: str, value: Message) -> None:
+    directory, _, name = path.rpartition("/")
+    made = f"{directory}/.{name}-{secrets.token_hex(8)}"
+    fd = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        file.write(FILES.encode(value)[0])
+    os.rename(made, path)
+
+
+def pull(
+    state: str, reference: str, say: Callable[[str], None] = quiet, *, again: bool = True, platform: str = ""
+) -> Kept:
+    """Fetch the image, whatever is here under that name.
+
+    Args:
+        say: takes lines for a person.
+        again: also where another process has fetched it while this one waited.
+        platform: of the image; empty: this machine's.
+
+    Raises:
+        HostError: it cannot be had, or is none.
+    """
+    kind, rest = grammar.parse_image(reference)
+    place, name = place_of(state), key_of(reference, platform)
+    meter = Meter(-1 if say is quiet else 2)
+    with _Lock(place, say):
+        _tidy(place)
+        for directory in ("layers", "records", "names", "empty"):
+            make_private(f"{place}/{directory}")
+        os.chmod(f"{place}/empty", 0o755)  # noqa: S103 - it is seen as the image's own
+        if not again and (kept := find(state, reference, platform)) is not None:
+            return kept
+        stamp = stamp_of(reference)
+
+        def step(number: int, count: int) -> None:
+            meter.show(f"layer {number} of {count} of {reference}", now=True)
+
+        try:
+            if kind == "oci":
+                found = imagefiles.read(rest, f"{place}/layers", platform, step)
+            elif kind == "tar":
+                found = imagefiles.read_archive(rest, f"{place}/layers", platform, step)
+            else:
+                say(f"fetching the image {reference}")
+                work = f"{place}/fetching/{name}"
+                _copy(f"{_TRANSPORTS[kind]}{rest}", work, reference, platform, meter)
+                try:
+                    found = imagefiles.read(work, f"{place}/layers", platform, step)
+                finally:
+                    _remove(work)  # what was refused must not be gone on with
+        finally:
+            meter.end()
+        digits = found.digest.removeprefix("sha256:")
+        if record_of(place, found.digest) is None:  # a run may hold the one that is there
+            said = Record(**{name: getattr(found, name) for name in Record.field_names})
+            _write(f"{place}/records/{digits}", said)
+        _write(f"{place}/names/{name}", Named(reference, platform, found.digest, stamp))
+    kept = kept_as(place, name)
+    if kept is None:
+        raise HostError("keep the image", "what was written is not there", target=reference)
+    return kept
+
+
+def _copy(source: str, work: str, reference: str, platform: str, meter: Meter) -> None:
+    """Have skopeo write the image as an OCI layout; blobs that are in ``work`` are not fetched again."""
+    import shutil
+
+    program = shutil.which("skopeo")
+    if program is None:
+        raise HostError(
+            "fetch the image",
+            "skopeo, which speaks to registries and engines, is not installed",
+            target=reference,
+            fix=("apt install skopeo", "docker save NAME > FILE and --image tar:FILE"),
+        )
+    make_private(work)
+    for name in _all_names(work):
+        if name.startswith("oci-put-blob"):  # of a fetch that was killed
+            os.unlink(f"{work}/{name}")
+    # The name has no character that an option begins with (``grammar.parse_image``).  Signatures have no place in an
+    # OCI layout, and skopeo has judged them by the caller's policy.json(5) before.
+    names = ("--override-os", "--override-arch", "--override-variant")
+    chosen = [f"{name}={word}" for name, word in zip(names, platform.split("/"), strict=False) if word]
+    words = [program, *chosen, "copy", f"--retry-times={_AGAIN}", "--remove-signatures", source, f"oci:{work}:image"]
+    process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    try:
+        lines = _heard(process, work, reference, meter)
+        status = process.wait()
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait()
+    if status:
+        fix = [f"skopeo inspect {source}"]
+        if _all_blobs(work):
+            fix.append(f"membrane image pull {reference}   # goes on: whole layers that have come are kept")
+        cause = lines[-1][-500:] if lines else f"skopeo ended with {status}"
+        raise HostError("fetch the image", cause, target=reference, fix=tuple(fix))
+
+
+def _heard(process: subprocess.Popen[bytes], work: str, reference: str, meter: Meter) -> list[str]:
+    """The last lines that skopeo says, to its end; the meter shows how much has come."""
+    import select
+
+    assert process.stdout is not None
+    fd, text, lines = process.stdout.fileno(), b"", list[str]()
+    waiting = select.poll()
+    waiting.register(fd, select.POLLIN)
+    with process.stdout:
+        while True:
+            if not waiting.poll(200 if meter.shows else None):
+                meter.show(f"{_arrived(work) / 1_000_000:.1f} MB of {reference}")
+                continue
+            data = os.read(fd, 1 << 16)
+            *whole, text = (text + data).split(b"\n")
+            lines = [*lines, *(line.decode("utf-8", "replace") for line in whole if line.strip())][-_LAST_LINES:]
+            if not data or len(text) > _LONGEST_LINE:
+                if text.strip():
+                    lines.append(text.decode("utf-8", "replace"))
+                    text = b""
+                if not data:
+                    return lines
+
+
+def _all_blobs(work: str) -> list[str]:
+    return [f"{work}/blobs/sha256/{name}" for name in _all_names(f"{work}/blobs/sha256")]
+
+
+def _arrived(work: str) -> int:
+    """Bytes of a layout that is being written."""
+    total = 0
+    for path in (*_all_blobs(work), *(f"{work}/{name}" for name in _all_names(work))):
+        try:
+            total += os.lstat(path).st_size
+        except FileNotFoundError:
+            pass  # it got its name meanwhile
+    return total
+
+
+def images(state: str) -> list[Kept]:
+    """Every image that is here, by name; at the end those that no name stands for."""
+    place = place_of(state)
+    named = [kept for name in _names(f"{place}/names") if (kept := kept_as(place, name)) is not None]
+    known = {kept.digest for kept in named}
+    rest = [kept for name in _names(f"{place}/records") if (kept := record_of(place, f"sha256:{name}")) is not None]
+    return [*sorted(named, key=lambda kept: kept.reference), *(kept for kept in rest if kept.digest not in known)]
+
+
+def size(state: str, kept: Kept) -> int:
+    """Bytes of the layers of an image, as its files say."""
+    total = 0
+    for layer in kept.layers:
+        for directory, _below, files in os.walk(f"{place_of(state)}/layers/{layer}"):
+            total += sum(os.lstat(f"{directory}/{name}").st_size for name in files)
+    return total
+
+
+def remove(state: str, reference: str, say: Callable[[str], None] = quiet) -> None:
+    """Forget a name, for all platforms, and remove its images where no other name stands for them and no run uses them.
+
+    Raises:
+        HostError: there is no such image.
+    """
+    place = place_of(state)
+    with _Lock(place, say):
+        rows = [(name, kept_as(place, name)) for name in _names(f"{place}/names")]
+        found = [name for name, kept in rows if kept is not None and kept.reference == reference]
+        if not found:
+            raise HostError(
+                "remove the image", "there is none of that name", target=reference, fix=("membrane image ls",)
+            )
+        for name in found:
+            os.unlink(f"{place}/names/{name}")
+        _collect(place)
+
+
+def prune(state: str, say: Callable[[str], None] = quiet) -> int:
+    """Remove images without a name and layers without an image, but for those that runs use; how many there were."""
+    place = place_of(state)
+    if not os.path.isdir(place):
+        return 0
+    with _Lock(place, say):
+        _tidy(place)
+        if os.path.isdir(f"{place}/fetching"):
+            _remove(f"{place}/fetching")
+        return _collect(place)
+
+
+def _collect(place: str) -> int:
+    import fcntl
+
+    named, used, count = set[str](), set[str](), 0
+    for name in _names(f"{place}/names"):
+        kept = kept_as(place, name)
+        if kept is None:
+            os.unlink(f"{place}/names/{name}")
+        else:
+            named.add(kept.digest)
+    for name in _names(f"{place}/records"):
+        kept = record_of(place, f"sha256:{name}")
+        if kept is not None and kept.digest not in named:
+            path = f"{place}/records/{name}"
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.unlink(path)
+                count += 1
+                continue
+            except BlockingIOError:
+                pass  # a run uses it
+            finally:
+                os.close(fd)
+        if kept is not None:
+            used.update(kept.layers)
+    for name in _names(f"{place}/layers"):
+        if name not in used:
+            # First out of its place: what is half gone must not count as a layer.
+            gone = f"{place}/layers/.gone-{secrets.token_hex(8)}"
+            os.rename(f"{place}/layers/{name}", gone)
+            _remove(gone)
+    return count
+
+
+def _tidy(place: str) -> None:
+    """Remove what was begun by one that was killed; we have the lock."""
+    for directory in (place, f"{place}/layers", f"{place}/records", f"{place}/names"):
+        for name in _all_names(directory):
+            path = f"{directory}/{name}"
+            if name.startswith(".") and path != f"{place}/.lock":
+                if os.path.isdir(path) and not os.path.islink(path):
+                    _remove(path)
+                else:
+                    os.unlink(path)
+
+
+def _names(directory: str) -> list[str]:
+    return sorted(name for name in _all_names(directory) if not name.startswith("."))
+
+
+def _all_names(directory: str) -> Iterator[str]:
+    try:
+        yield from os.listdir(directory)
+    except OSError as error:
+        if error.errno != errno.ENOENT:
+            raise
+
+
+def _remove(path: str) -> None:
+    from ..changes.removal import remove_tree
+
+    remove_tree(path)

@@ -13,6 +13,8 @@ import urllib.request
 import pytest
 from escape_box import MEMBRANE, Box, inside
 
+from membrane.changes.removal import remove_tree
+
 MOUNTS = r"""
 MS_RDONLY, MS_REMOUNT, MS_BIND, MS_MOVE, MS_REC, MS_PRIVATE = 1, 32, 4096, 8192, 16384, 1 << 18
 MNT_DETACH = 2
@@ -291,6 +293,27 @@ got("storage", lambda: os.close(os.open("/var/lib/docker/tool", os.O_CREAT | os.
     assert not made.exists() or not made.stat().st_mode & 0o6000
     [storage] = (containers.state / "containers").iterdir()
     assert storage.stat().st_mode & 0o077 == 0  # nobody else comes to what is in it, whatever modes the command sets
+
+
+FILL = """
+mkdir /var/lib/docker/kept /tmp/x; for i in 1 2 3 4 5 6; do head -c 1M /dev/urandom > /var/lib/docker/kept/$i; done
+chown -R 7:7 /var/lib/docker/kept; chmod 0 /var/lib/docker/kept; ln -s / /var/lib/docker/host
+if test "$1" = wait; then exec sleep 1000; fi; echo written
+"""
+
+
+def test_K62_what_is_kept_for_the_command_is_bounded_whoever_owns_it(containers: Box) -> None:
+    """Counted with what belongs to subordinate ids and is closed; a link to the whole disk counts for nothing."""
+    limited = [("sh", "-c", FILL, "sh"), ("sleep", "1000"), ("sh", "-c", FILL, "sh", "wait")]
+    try:
+        done = containers.run(*limited[0], options=("--limit", "disk=64M"))  # control
+        assert (done.returncode, done.stdout) == (0, "written\n"), done
+        for number in (1, 2):  # of an earlier run, and of this one
+            done = containers.run(*limited[number], options=("--limit", "disk=5M"))
+            assert done.returncode == 125 and "limits.disk ended the command: " in done.stderr, done
+            remove_tree(str(containers.state / "containers"))
+    finally:
+        remove_tree(str(containers.state / "containers"))
 
 
 def test_K63_flushing_and_forging_only_cuts_itself_off(containers: Box) -> None:

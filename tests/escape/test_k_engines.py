@@ -14,27 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from engine_images import APPLETS
 from escape_box import Box
 
 from membrane.changes.removal import remove_tree
 
-APPLETS = (
-    "sh",
-    "cat",
-    "chmod",
-    "chown",
-    "echo",
-    "grep",
-    "httpd",
-    "id",
-    "ip",
-    "ls",
-    "mkdir",
-    "mount",
-    "mknod",
-    "nslookup",
-)
-APPLETS += ("ping", "sleep", "test", "touch", "umount", "wget")
 CONTROL = "tests prove nothing where the engine itself does not run"
 PATIENCE = 240  # seconds: a deadline, not a measurement
 

@@ -110,7 +110,7 @@ def _binding(rule: RuleBinding) -> RuleBinding:
     if words in ("hide", "readonly", "protect") and "mount" in " ".join(rule.mechanisms):
         return rule.replace(mechanisms=(_PARTIAL.get(words, _PARTIAL["readonly"]),), status="partial")
     if words == "limit" and "disk=" in rule.rule:
-        return rule.replace(mechanisms=("RLIMIT_FSIZE per file",), status="partial")
+        return rule.replace(mechanisms=("RLIMIT_FSIZE per file, count of what is kept",), status="partial")
     changed = tuple({"mount namespace": "Landlock"}.get(each, each) for each in rule.mechanisms)
     return rule.replace(mechanisms=tuple(dict.fromkeys(changed)))
 

@@ -535,6 +535,16 @@ def _masks(policy: Policy, facts: HostFacts, ops: Sequence[MountOp] = ()) -> lis
     return masks
 
 
+def kept(operations: Iterable[MountOp], state: str) -> list[str]:
+    """Directories of our state that the command writes and that outlive it: what ``limits.disk`` bounds together."""
+    out: list[str] = []
+    for op in operations:
+        source = op.source if isinstance(op, Bind) and op.writable else op.layer if isinstance(op, Overlay) else ""
+        if inside(source, state) and not any(inside(source, other) for other in out):
+            out.append(source)
+    return out
+
+
 def base(policy: Policy, facts: HostFacts) -> tuple[MountOp, ...]:
     """All operations up to the workspace; ``workspace`` gives the rest once the tree is scanned."""
     ops: list[MountOp] = []

@@ -268,7 +268,7 @@ LIMITS = {  # what binds each
     "cpu": "RLIMIT_CPU per process",
     "time": "supervisor timer",
     "files": "RLIMIT_NOFILE per process",
-    "disk": "size of each private tmpfs, RLIMIT_FSIZE per file; no quota of the workspace",
+    "disk": "size of each private tmpfs, RLIMIT_FSIZE per file, count of what is kept; no quota of the workspace",
     "upload": "byte count in the gateway",
 }
 

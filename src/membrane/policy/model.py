@@ -214,7 +214,7 @@ class Limits(Value):
     cpu: int = 0  # seconds of CPU time per process (RLIMIT_CPU)
     time: int = 0  # seconds of wall time
     files: int = 0  # open files per process
-    disk: int = 0  # bytes per private tmpfs, and largest file (RLIMIT_FSIZE)
+    disk: int = 0  # bytes per private tmpfs, largest file (RLIMIT_FSIZE), and of what is kept
     upload: int = 0  # bytes sent to the network per session
 
 

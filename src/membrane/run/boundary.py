@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from ..changes.late import Late
     from ..changes.marks import Marks
     from ..changes.writers import Claim
+    from ..host.usage import Usage
     from ..plan.model import HostFacts, MountOp, ScanHit
     from ..policy.model import PathRule, Policy
     from ..record.live import LiveLog
@@ -110,6 +111,7 @@ class Boundary(ABC):
         self._masked: Masked | None = None
         self._held: Held | None = None
         self._tracer: Tracer | None = None
+        self._usage: Usage | None = None  # of what is kept for the command, where ``limits.disk`` bounds it
         self._editor: Editor | None = None  # of repositories' configuration, where the tracer can hold a call
         self._live_log: LiveLog | None = None
         self._lacking: list[str] = []  # why the record may lack events that were not counted
@@ -139,6 +141,8 @@ class Boundary(ABC):
         finally:
             if self._tracer is not None and not self._tracer.stop():
                 registry.collect_traces()
+            if self._usage is not None:
+                self._usage.close()
             if self.marks is not None:
                 self.marks.close()
             if self._entry is not None:  # closed: who is still in there is another one
@@ -250,6 +254,11 @@ class Boundary(ABC):
         self.log.on_line = self._on_line
         self._recording = True
         self._start_tracer(facts, directory)  # before there is a secret in this process
+        if self.policy.limits.disk and (kept := mounts.kept(self.plan.mounts, facts.state)):
+            from ..host.usage import Usage
+
+            limit, nested = self.policy.limits.disk, self.policy.containers == "nested"
+            self._usage = Usage(facts.state, kept, limit, subordinate=nested)
         if self.policy.secrets or self.policy.masks:
             from . import secrets, sources
 
@@ -816,6 +825,8 @@ class Boundary(ABC):
             self._watch(self._held.fileno(), self._held.on_change)
         if self._reads is not None:
             self._watch(self._reads.fileno(), self._reads.on_change)
+        if self._usage is not None:
+            self._watch(self._usage.fd, self._on_usage)
         watch_at = time.monotonic() + WATCH_DELAY  # the end of a short command is not slowed by a watch
         self._begin()
         while not self._over() and not self.failure:
@@ -917,6 +928,11 @@ class Boundary(ABC):
                 break
         cause = f": {self.gateway.error}" if self.gateway.error else ""
         self.failure = f"the gateway died; the command was killed{cause}"
+
+    def _on_usage(self) -> None:
+        assert self._usage is not None
+        self._unwatch(self._usage.fd)
+        self.failure = self.failure or self._usage.cause()
 
     def _on_tracer(self) -> None:
         assert self._tracer is not None

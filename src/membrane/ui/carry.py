@@ -10,35 +10,49 @@ file), and keeps that pipe open as long as ``docker run`` lives, which it knows 
 by whatever signal, the one inside sees the end of its pipe and ends the container; the holder removes what is left,
 and ``membrane gc`` what is left when the holder was killed as well.
 
+Over the same pipe the holder serves what the container cannot have (``ui.pipe``): unix sockets and ports of the
+loopback that the policy names, looked at here as the native backend does, and the files of ``--events``,
+``--session-id-file`` and ``--trace-log``, opened here.  Exposed ports listen here, on the loopback only.
+
 This module and what it imports run on macOS: no Linux call, no ctypes.  What was not run there is a Mac itself.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import select
+import socket
+import stat
 import subprocess
 import sys
 
 from ..errors import HostError, PolicyError
 from ..plan import carrier
 from ..policy import codec
-from .carried import Frame, ready
+from .carried import DOOR, Frame, ready
+from .pipe import Pipe, Service
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import NoReturn
 
-    from ..policy.model import Policy
+    from ..policy.model import Policy, SocketRule
     from .doctor import Row
     from .options import Invocation
 
 ENGINE = "docker"
 PATIENCE = 30.0  # seconds for one answer of the engine
+_PROFILE = "seccomp.json"
 LOOK = 20  # milliseconds between two looks at whether the container listens
-_FILES = ("events", "trace-log", "session-id-file")
+# Files of the caller: how each is opened, and its mode.
+_FILES = {
+    "events": (os.O_APPEND | os.O_NONBLOCK, 0o600),
+    "session-id-file": (os.O_TRUNC, 0o644),
+    "trace-log": (os.O_TRUNC, 0o600),
+}
 _GIT = (".gitconfig", ".config/git")  # what git outside obeys is judged inside
 COLIMA = (
     "brew install colima docker",
@@ -62,7 +76,6 @@ def run(invocation: Invocation, policy: Policy, workspace: str, state: str) -> i
         raise PolicyError("make a sandbox", "backend landlock needs Linux", fix=("membrane --backend docker -- ...",))
     policy = policy.replace(backend="docker")
     carrier.refuse(policy)
-    reported = _reported(invocation, workspace)
     from ..run import installed, secrets, sources
 
     mounted = [os.path.realpath(rule.path) for rule in policy.mounts if rule.mode == "rw"]
@@ -72,9 +85,34 @@ def run(invocation: Invocation, policy: Policy, workspace: str, state: str) -> i
     installed.refuse(writable)
     _check_case(writable)
     values = secrets.values(policy, os.environ, [*writable, *sources.kept(state)])
+    sockets = _sockets_that_open(policy, workspace, [*writable, state], engine)
+    policy = policy.replace(unix_sockets=tuple(rule for rule, _service in sockets))
     name = f"membrane-{os.urandom(8).hex()}"
     place = f"{state}/carried"
+    around = carrier.Surroundings(
+        workspace,
+        state,
+        os.path.realpath(os.environ.get("HOME") or "/"),
+        os.geteuid(),
+        os.getegid(),
+        name,
+        f"{place}/{_PROFILE}",
+        tuple(trees),
+        tuple(os.path.join(workspace, rule.path) for rule, _service in sockets),
+        all(os.isatty(fd) for fd in (0, 1, 2)),
+    )
+    words = [ENGINE, "run", *carrier.options(around)]
+    listeners = _exposed(policy)
+    reported, files = _reported(invocation, workspace, state, name)
+    ports = carrier.loopback(policy)
+    services = [service for _rule, service in sockets]
+    services += [Service("port", port=port) for port in ports]
+    services += [Service("file", fd=fd) for _path, fd in files]
+    inside = [("socket", path) for path in around.sockets]
+    inside += [("port", str(port)) for port in ports]
+    inside += [("file", path) for path, _fd in files]
     lock = _claim(place, name)
+    _profile(place)
     frame = Frame(
         installed.VERSION,
         workspace,
@@ -84,46 +122,130 @@ def run(invocation: Invocation, policy: Policy, workspace: str, state: str) -> i
         codec.dump(carrier.carried(policy)),
         tuple(values),
         tuple((path, os.stat(path).st_ino) for path in writable),
+        tuple(inside),
+        tuple(rule.outside for rule in policy.expose),
     )
-    around = carrier.Surroundings(
-        workspace,
-        state,
-        os.path.realpath(os.environ.get("HOME") or "/"),
-        os.geteuid(),
-        os.getegid(),
-        name,
-        _profile(place),
-        tuple(trees),
-        all(os.isatty(fd) for fd in (0, 1, 2)),
-    )
-    words = [ENGINE, "run", *carrier.options(policy, around)]
     alive, lives = os.pipe()
     if not os.fork():
         os.close(lives)
-        _hold(engine, frame, name, state, alive)
+        _hold(engine, frame, name, state, alive, services, listeners)
     os.close(alive)
     for fd in (lives, lock):
         os.set_inheritable(fd, True)
     os.execv(engine, words)
 
 
-def _reported(invocation: Invocation, workspace: str) -> dict[str, str | bool]:
-    """Arguments of ``prepare.RunOptions``; files are made in the container, so only in what it shares with us."""
+def _reported(
+    invocation: Invocation, workspace: str, state: str, name: str
+) -> tuple[dict[str, str | bool], list[tuple[str, int]]]:
+    """Arguments of ``prepare.RunOptions``, and for each file of the caller where the run writes it and our descriptor.
+
+    Raises:
+        HostError: a file cannot be opened.
+    """
+    from ..run.event_log import open_for_caller
+    from .cli import events_place
+
     fields: dict[str, str | bool] = {}
-    for name, value in {**invocation.fields("run"), "debug": invocation.has("debug")}.items():
+    for field, value in {**invocation.fields("run"), "debug": invocation.has("debug")}.items():
         assert not isinstance(value, tuple)
-        fields[name] = value
-    for option in _FILES:
+        fields[field] = value
+    files: list[tuple[str, int]] = []
+    for option, (flags, mode) in _FILES.items():
         value = invocation.last(option)
+        if option == "events":
+            value = events_place(value)
         if not value or value in ("-", "stderr"):
             continue
-        path = os.path.join(os.path.realpath(os.path.dirname(os.path.join(workspace, value))), os.path.basename(value))
-        if value.startswith("fd:") or not path.startswith(f"{workspace.rstrip('/')}/"):
-            cause = f"backend docker does not carry --{option} {value}: the container shares the workspace only"
-            fix = ("name a file in the workspace", "membrane trace export @last")
-            raise PolicyError("read the options", cause, fix=fix)
+        if value.startswith("fd:") and option == "events":
+            fd = int(value[3:])
+        else:
+            try:
+                fd = open_for_caller(os.path.join(workspace, value), flags, mode)
+            except OSError as error:
+                raise HostError(f"write --{option}", error.strerror or "", target=value) from None
+        path = f"{DOOR}-{option}"
+        if option == "trace-log":  # it is made from the record, at the end
+            path = f"{state}/carried/{name}.log{'.gz' if value.endswith('.gz') else ''}"
         fields[option.replace("-", "_")] = path
-    return fields
+        files.append((path, fd))
+    return fields, files
+
+
+def _exposed(policy: Policy) -> list[tuple[socket.socket, int]]:
+    """Listeners on our loopback, with the number of the port.
+
+    Raises:
+        PolicyError: a port is in use, or may not be bound.
+    """
+    if not policy.expose:
+        return []
+    from ..run import ports
+
+    return [
+        (socket.socket(fileno=fd), number)
+        for number, rule in enumerate(policy.expose)
+        for _role, fd in ports.listen((rule,))
+    ]
+
+
+def _sockets_that_open(
+    policy: Policy, workspace: str, owned: list[str], engine: str
+) -> list[tuple[SocketRule, Service]]:
+    """The rules of unix sockets with what they lead to; optional ones that cannot be opened are left out.
+
+    Args:
+        owned: trees that a command can write, and our state.
+
+    Raises:
+        PolicyError: what a rule names is no socket that may be opened.
+    """
+    out: dict[str, tuple[SocketRule, Service]] = {}
+    engines = set()
+    for path in _sockets(engine) if policy.unix_sockets else ():
+        try:
+            engines.add(_identity(os.stat(path)))
+        except OSError:
+            continue
+    for rule in policy.unix_sockets:
+        written = os.path.join(workspace, rule.path)
+        path = os.path.realpath(written)
+        cause, fix = _flaw(path, owned, engines)
+        if not cause:
+            out.setdefault(written, (rule, Service("socket", path, os.lstat(path).st_uid)))
+        elif not rule.optional:
+            cause = f"unix_sockets: {rule.path} {cause}"
+            raise PolicyError("bind a rule", cause, where=str(rule.origin), fix=(fix,))
+    return list(out.values())
+
+
+def _identity(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
+
+
+def _flaw(path: str, owned: list[str], engines: set[tuple[int, int]]) -> tuple[str, str]:
+    """Why a path is no socket that may be opened, and what to do; empty: it is one."""
+    name_one = "name one socket"
+    try:
+        found = os.lstat(path)
+    except OSError as error:
+        return error.strerror or "", "start the service it belongs to"
+    if not stat.S_ISSOCK(found.st_mode):
+        return "is not a socket", name_one
+    if _identity(found) in engines:
+        return "is docker's: its engine is outside of every rule", "use the native backend for that"
+    if any(path.startswith(f"{tree.rstrip('/')}/") for tree in owned):
+        return "is where the command can make one", name_one
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:  # a stream service does not notice (unix(7))
+        try:
+            probe.connect(path)
+        except OSError as error:
+            if error.errno == errno.EPROTOTYPE:
+                return "", ""
+            if error.errno == errno.ECONNREFUSED:
+                return "has no program that listens", "start the service it belongs to"
+            return error.strerror or str(error), "ask its owner for the right"
+    return "is not a stream socket", name_one
 
 
 def _client(writable: list[str]) -> str:
@@ -212,8 +334,8 @@ def _trees(policy: Policy, workspace: str, state: str, engine: str) -> list[carr
 def _check(path: str, written: str, where: str, engine: str) -> None:
     if not (os.path.isdir(path) or os.path.isfile(path)):
         raise PolicyError("bind a rule", f"backend docker does not carry {written}: no file or directory", where=where)
-    for socket in _sockets(engine):
-        if path == "/" or socket.startswith(f"{path}/"):
+    for known in _sockets(engine):
+        if path == "/" or known.startswith(f"{path}/"):
             cause = f"backend docker does not carry {written}: docker's socket is in it"
             raise PolicyError("bind a rule", cause, where=where, fix=("name the tree that the command needs",))
 
@@ -275,15 +397,15 @@ def _claim(place: str, name: str) -> int:
     return fd
 
 
-def _profile(place: str) -> str:
+def _profile(place: str) -> None:
     """The seccomp profile as a file: the client reads it."""
     from . import containers
 
-    path, text = f"{place}/seccomp.json", containers.text("seccomp")
+    path, text = f"{place}/{_PROFILE}", containers.text("seccomp")
     try:
         with open(path) as file:
             if file.read() == text:
-                return path
+                return
     except OSError:
         pass
     try:
@@ -292,14 +414,21 @@ def _profile(place: str) -> str:
         os.rename(f"{path}.{os.getpid()}", path)
     except OSError as error:
         raise HostError("write the seccomp profile", error.strerror or "", target=path) from None
-    return path
 
 
 # ---------------------------------------------------------------- the holder
 
 
-def _hold(engine: str, frame: Frame, name: str, state: str, alive: int) -> NoReturn:
-    """Hand the run over, wait for the end of ``docker run``, and leave nothing."""
+def _hold(
+    engine: str,
+    frame: Frame,
+    name: str,
+    state: str,
+    alive: int,
+    services: list[Service],
+    listeners: list[tuple[socket.socket, int]],
+) -> NoReturn:
+    """Hand the run over, serve it until ``docker run`` has ended, and leave nothing."""
     try:
         os.setsid()  # signals of the terminal are for docker
         null = os.open(os.devnull, os.O_RDWR)
@@ -308,17 +437,41 @@ def _hold(engine: str, frame: Frame, name: str, state: str, alive: int) -> NoRet
         line = _hand_over(engine, frame, name, state, alive)
         os.dup2(null, 2)
         if line is not None:
-            poll = select.poll()
-            poll.register(alive, select.POLLIN)
-            poll.poll()
-            assert line.stdin is not None
+            assert line.stdin is not None and line.stdout is not None
+            pipe = Pipe(line.stdout.fileno(), line.stdin.fileno(), 0, services)
+            for listener, number in listeners:
+                pipe.listen(listener, number)
+            _serve(pipe, alive)
+            pipe.close()
             line.stdin.close()
         _remove(engine, name)
-        for path in (f"{state}/carried/{name}", ready(state, name)):
+        for path in _own(state, name):
             if os.path.exists(path):
                 os.unlink(path)
     finally:
         os._exit(0)
+
+
+def _serve(pipe: Pipe, alive: int) -> None:
+    """Until ``docker run`` has ended; what speaks otherwise than it may is served no more, and so ended."""
+    while True:
+        poll = select.poll()
+        poll.register(alive, select.POLLIN)
+        for fd, events in pipe.waits().items():
+            poll.register(fd, events)
+        found = poll.poll()
+        if any(fd == alive for fd, _events in found):
+            return
+        try:
+            pipe.turn(found)
+        except HostError:
+            return
+
+
+def _own(state: str, name: str) -> tuple[str, ...]:
+    """What a run has in the state."""
+    place = f"{state}/carried/{name}"
+    return place, ready(state, name), f"{place}.log", f"{place}.log.gz"
 
 
 def _hand_over(engine: str, frame: Frame, name: str, state: str, alive: int) -> subprocess.Popen[bytes] | None:
@@ -329,11 +482,12 @@ def _hand_over(engine: str, frame: Frame, name: str, state: str, alive: int) -> 
         if poll.poll(LOOK):
             return None  # docker ended, and said why
     words = [engine, "exec", "--interactive", name, "python3", "-I", "-m", carrier.MODULE, "hand"]
-    line = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    line = subprocess.Popen(words, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert line.stdin is not None
+    data = frame.dump()
     try:
-        line.stdin.write(frame.dump())
-        line.stdin.flush()
+        while data:
+            data = data[line.stdin.write(data) :]
     except OSError:
         os.write(2, b"membrane: cannot hand the run to its container: docker exec failed\n")
         return None
@@ -364,7 +518,7 @@ def collect(state: str) -> list[str]:
     for name in dead:
         _remove_now(engine, name)
     for entry in os.listdir(place):
-        name = entry.removesuffix(".ready")
+        name = entry.partition(".")[0]
         if name.startswith("membrane-") and _is_dead(f"{place}/{name}"):
             os.unlink(f"{place}/{entry}")
     return [f"container {name}" for name in dead]

@@ -22,24 +22,24 @@ def policy(**options: str | bool | tuple[str, ...]) -> Policy:
 
 
 def test_the_rights_are_a_closed_list() -> None:
-    words = carrier.options(policy(expose=("80:8000",)), AROUND)
+    words = carrier.options(AROUND)
     assert [word for word in words if word.startswith(("--security-opt", "--cap", "--privileged"))] == [
         "--security-opt=seccomp=/p.json",
         "--security-opt=systempaths=unconfined",
         "--security-opt=no-new-privileges",
         "--cap-drop=ALL",
     ]
-    assert "--publish=127.0.0.1:8000:8000" in words
+    assert not any(word.startswith(("--publish", "-p", "--network", "--volume", "-v")) for word in words)
     assert "--read-only" in words and "--pull=never" in words and "--user=1000:1000" in words
-    assert "--tty" not in words and "--tty" in carrier.options(policy(), AROUND.replace(terminal=True))
-    root = carrier.options(policy(), AROUND.replace(uid=0, gid=0))
+    assert "--tty" not in words and "--tty" in carrier.options(AROUND.replace(terminal=True))
+    root = carrier.options(AROUND.replace(uid=0, gid=0))
     assert [word for word in root if word.startswith("--cap")] == ["--cap-drop=ALL", "--cap-add=SETFCAP"]
 
 
 def test_trees_are_at_their_own_places_outer_ones_first() -> None:
     odd = '/home/me/a,"b"'
     around = AROUND.replace(workspace=f"{odd}/c", trees=(Tree(odd, "ro"), Tree(odd, "rw")))
-    words = carrier.options(policy(), around)
+    words = carrier.options(around)
     mounts = [next(csv.reader([word.removeprefix("--mount=")])) for word in words if word.startswith("--mount=")]
     assert mounts == [
         ["type=bind", "source=/home/me/.membrane", "target=/home/me/.membrane"],
@@ -47,7 +47,7 @@ def test_trees_are_at_their_own_places_outer_ones_first() -> None:
         ["type=bind", f"source={odd}/c", f"target={odd}/c"],
     ]
     assert "--tmpfs=/home/me:uid=1000,gid=1000,mode=0755" in words
-    at_home = carrier.options(policy(), AROUND.replace(workspace="/home/me"))
+    at_home = carrier.options(AROUND.replace(workspace="/home/me"))
     assert not any(word.startswith("--tmpfs=/home") for word in at_home)
 
 
@@ -57,9 +57,8 @@ def test_trees_are_at_their_own_places_outer_ones_first() -> None:
         (lambda: policy(view="host"), "view: host"),
         (lambda: policy(containers="nested"), "containers: nested"),
         (lambda: policy(devices=("kvm",)), "devices"),
-        (lambda: policy(connect=("8000",)), "ports: connect"),
-        (lambda: policy(allow=("host.internal:8000",)), 'allow "host.internal:8000"'),
-        (lambda: policy(unix_sockets=("/run/x",)), "unix_sockets /run/x"),
+        (lambda: policy(allow=("host.internal:53/udp",)), 'allow "host.internal:53/udp"'),
+        (lambda: policy(allow=("host.internal:1-65535",)), "more than 256 ports of host.internal"),
     ],
 )  # fmt: skip
 def test_what_would_mean_something_else_is_refused(make: Callable[[], Policy], cause: str) -> None:
@@ -68,6 +67,28 @@ def test_what_would_mean_something_else_is_refused(make: Callable[[], Policy], c
     assert cause in str(caught.value)
     assert caught.value.exit_code == 78
     carrier.refuse(policy(allow=("example.com",)))  # the control
+
+
+def test_ports_of_the_loopback_are_those_of_the_rules() -> None:
+    made = policy(connect=("5432:15432",), allow=("host.internal:8000", "host.internal:9000-9002", "example.com:1"))
+    carrier.refuse(made)
+    assert carrier.loopback(made) == (5432, 8000, 9000, 9001, 9002)
+
+
+def test_the_place_of_a_socket_is_empty_in_the_container() -> None:
+    sockets = ("/tmp/a/s", "/run/user/1/s", "/var/run/s", "/home/me/.x/s", "/private/tmp/launchd.1/s", "/data/x/s")
+    words = carrier.options(AROUND.replace(sockets=sockets))
+    own = ":uid=1000,gid=1000,mode=0700"
+    made = [word for word in words if word.startswith("--tmpfs=") and word.endswith("0700")]
+    assert made == [f"--tmpfs=/run{own}", f"--tmpfs=/private/tmp/launchd.1{own}", f"--tmpfs=/data/x{own}"]
+
+
+@pytest.mark.parametrize(
+    "path", ["/home/me/src/s", "/home/me/.membrane/s", "/usr/lib/x/s", "/etc/s", "/s", "/opt/s", "/dev/log"]
+)
+def test_a_socket_has_no_place_in_a_tree_of_the_image_or_the_host(path: str) -> None:
+    with pytest.raises(PolicyError, match=f"backend docker does not carry unix_sockets {path}"):
+        carrier.options(AROUND.replace(sockets=(path,)))
 
 
 def test_variables_go_where_the_policy_passes_them() -> None:

@@ -1,4 +1,4 @@
-"""``--backend docker``: a run in a container that carries it, from outside.
+"""``--backend docker`` and ``podman``: a run in a container that carries it, from outside.
 
 Theory of operation
 -------------------
@@ -31,6 +31,7 @@ import sys
 from ..errors import HostError, PolicyError
 from ..plan import carrier
 from ..policy import codec
+from ..policy.model import CARRIERS
 from .carried import DOOR, Frame, ready
 from .pipe import Pipe, Service
 
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from .doctor import Row
     from .options import Invocation
 
-ENGINE = "docker"
 PATIENCE = 30.0  # seconds for one answer of the engine
 _PROFILE = "seccomp.json"
 LOOK = 20  # milliseconds between two looks at whether the container listens
@@ -54,10 +54,12 @@ _FILES = {
     "trace-log": (os.O_TRUNC, 0o600),
 }
 _GIT = (".gitconfig", ".config/git")  # what git outside obeys is judged inside
+_BUILD = f"membrane setup container dockerfile | {{}} build -t {carrier.IMAGE} -"
+_REMOTE = {"docker": "docker context use default, unset DOCKER_HOST", "podman": "unset CONTAINER_HOST"}
 COLIMA = (
     "brew install colima docker",
     "colima start --mount $HOME:w --mount /Volumes/src:w   (where the workspaces are, as well)",
-    f"membrane setup container dockerfile | docker build -t {carrier.IMAGE} -",
+    _BUILD.format("docker"),
 )
 
 
@@ -74,18 +76,20 @@ def run(invocation: Invocation, policy: Policy, workspace: str, state: str) -> i
     """
     if policy.backend == "landlock":
         raise PolicyError("make a sandbox", "backend landlock needs Linux", fix=("membrane --backend docker -- ...",))
-    policy = policy.replace(backend="docker")
+    if policy.backend not in CARRIERS:
+        policy = policy.replace(backend="docker")
     carrier.refuse(policy)
     from ..run import installed, secrets, sources
 
     mounted = [os.path.realpath(rule.path) for rule in policy.mounts if rule.mode == "rw"]
-    engine = _engine([workspace, state, *mounted])
-    trees = _trees(policy, workspace, state, engine)
+    engine = _engine(policy.backend, [workspace, state, *mounted])
+    sockets_of_engines = _sockets(_endpoint(engine))
+    trees = _trees(policy, workspace, state, sockets_of_engines)
     writable = [workspace, *(tree.path for tree in trees if tree.mode == "rw")]
     installed.refuse(writable)
     _check_case(writable)
     values = secrets.values(policy, os.environ, [*writable, *sources.kept(state)])
-    sockets = _sockets_that_open(policy, workspace, [*writable, state], engine)
+    sockets = _sockets_that_open(policy, workspace, [*writable, state], sockets_of_engines)
     policy = policy.replace(unix_sockets=tuple(rule for rule, _service in sockets))
     name = f"membrane-{os.urandom(8).hex()}"
     place = f"{state}/carried"
@@ -95,13 +99,14 @@ def run(invocation: Invocation, policy: Policy, workspace: str, state: str) -> i
         os.path.realpath(os.environ.get("HOME") or "/"),
         os.geteuid(),
         os.getegid(),
+        policy.backend,
         name,
         f"{place}/{_PROFILE}",
         tuple(trees),
         tuple(os.path.join(workspace, rule.path) for rule, _service in sockets),
         all(os.isatty(fd) for fd in (0, 1, 2)),
     )
-    words = [ENGINE, "run", *carrier.options(around)]
+    words = [policy.backend, "run", *carrier.options(policy, around)]
     listeners = _exposed(policy)
     reported, files = _reported(invocation, workspace, state, name)
     ports = carrier.loopback(policy)
@@ -190,19 +195,20 @@ def _exposed(policy: Policy) -> list[tuple[socket.socket, int]]:
 
 
 def _sockets_that_open(
-    policy: Policy, workspace: str, owned: list[str], engine: str
+    policy: Policy, workspace: str, owned: list[str], of_engines: list[str]
 ) -> list[tuple[SocketRule, Service]]:
     """The rules of unix sockets with what they lead to; optional ones that cannot be opened are left out.
 
     Args:
         owned: trees that a command can write, and our state.
+        of_engines: where sockets of engines are.
 
     Raises:
         PolicyError: what a rule names is no socket that may be opened.
     """
     out: dict[str, tuple[SocketRule, Service]] = {}
     engines = set()
-    for path in _sockets(engine) if policy.unix_sockets else ():
+    for path in of_engines if policy.unix_sockets else ():
         try:
             engines.add(_identity(os.stat(path)))
         except OSError:
@@ -233,7 +239,7 @@ def _flaw(path: str, owned: list[str], engines: set[tuple[int, int]]) -> tuple[s
     if not stat.S_ISSOCK(found.st_mode):
         return "is not a socket", name_one
     if _identity(found) in engines:
-        return "is docker's: its engine is outside of every rule", "use the native backend for that"
+        return "is an engine's, which is outside of every rule", "use the native backend for that"
     if any(path.startswith(f"{tree.rstrip('/')}/") for tree in owned):
         return "is where the command can make one", name_one
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:  # a stream service does not notice (unix(7))
@@ -248,14 +254,14 @@ def _flaw(path: str, owned: list[str], engines: set[tuple[int, int]]) -> tuple[s
     return "is not a stream socket", name_one
 
 
-def _client(writable: list[str]) -> str:
-    """Path of the client, in an entry of PATH that no command could have filled; empty: there is none.
+def _client(name: str, writable: list[str]) -> str:
+    """Path of the client of this name, in an entry of PATH that no command could have filled; empty: there is none.
 
     Args:
         writable: trees that a command can write, without links; a name in one is not executed outside.
     """
     for entry in os.environ.get("PATH", os.defpath).split(os.pathsep):
-        path = os.path.join(entry, ENGINE)
+        path = os.path.join(entry, name)
         if entry.startswith("/") and os.access(path, os.X_OK) and os.path.isfile(path):
             places = (os.path.realpath(entry), os.path.realpath(path))
             if not any(place == tree or place.startswith(f"{tree}/") for place in places for tree in writable):
@@ -263,29 +269,53 @@ def _client(writable: list[str]) -> str:
     return ""
 
 
-def _engine(writable: list[str]) -> str:
-    """Path of the client, whose daemon answers and has the image.
+def _engine(name: str, writable: list[str]) -> str:
+    """Path of the client, whose engine answers, is on this machine and has the image.
 
     Args:
+        name: docker or podman.
         writable: as of ``_client``.
 
     Raises:
         HostError: with what to do.
     """
-    path = _client(writable)
-    fix = COLIMA if sys.platform == "darwin" else ("start Docker, or join the group docker",)
+    path = _client(name, writable)
+    fix: tuple[str, ...] = ("start Docker, or join the group docker",) if name == "docker" else (f"install {name}",)
+    if sys.platform == "darwin" and name == "docker":
+        fix = COLIMA
     if not path:
-        cause = "PATH has no docker command outside of what commands can write"
+        cause = f"PATH has no {name} command outside of what commands can write"
         raise HostError("carry the run", cause, fix=fix)
+    if (endpoint := _endpoint(path)) and not endpoint.startswith("unix://"):
+        cause = f"{name} speaks with an engine on another machine ({endpoint}), which has not your files"
+        raise HostError("carry the run", cause, fix=(f"use an engine of this machine: {_REMOTE[name]}",))
     try:
         done = _ask(path, "image", "inspect", "--format={{.Id}}", carrier.IMAGE)
     except subprocess.TimeoutExpired:
-        raise HostError("carry the run", f"docker gives no answer in {PATIENCE:.0f} s", fix=fix) from None
-    if done.returncode and "no such image" in done.stderr.lower():
-        raise HostError("carry the run", f"docker has no image {carrier.IMAGE}", fix=COLIMA[-1:])
+        raise HostError("carry the run", f"{name} gives no answer in {PATIENCE:.0f} s", fix=fix) from None
+    said = done.stderr.strip()
+    if done.returncode and ("no such image" in said.lower() or "image not known" in said):
+        raise HostError("carry the run", f"{name} has no image {carrier.IMAGE}", fix=(_BUILD.format(name),))
     if done.returncode:
-        raise HostError("carry the run", done.stderr.strip().partition("\n")[0] or "docker refused", fix=fix)
+        raise HostError("carry the run", said.partition("\n")[0] or f"{name} refused", fix=fix)
     return path
+
+
+def _endpoint(engine: str) -> str:
+    """Where a client finds its engine, as a URL; empty: it is not known, or podman's own, which needs none.
+
+    Docker: DOCKER_HOST, or that of the context in force.  Podman: CONTAINER_HOST (podman(1)); on macOS its machine
+    shares the home, and is none of another place.
+    """
+    if os.path.basename(engine) == "podman":
+        return os.environ.get("CONTAINER_HOST", "")
+    given = os.environ.get("DOCKER_HOST", "")
+    if given and not os.environ.get("DOCKER_CONTEXT"):
+        return given
+    try:
+        return _ask(engine, "context", "inspect", "--format={{.Endpoints.docker.Host}}").stdout.strip()
+    except subprocess.TimeoutExpired:
+        return ""
 
 
 def features() -> list[Row]:
@@ -294,7 +324,7 @@ def features() -> list[Row]:
 
     support = Support("yes")
     try:
-        _engine([os.path.realpath(os.getcwd())])
+        _engine("docker", [os.path.realpath(os.getcwd())])
     except HostError as error:
         support = Support("no", error.cause, "; ".join(error.fix))
     return [("docker", f"a daemon with the image {carrier.IMAGE}", support)]
@@ -306,7 +336,7 @@ def _ask(engine: str, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def _trees(policy: Policy, workspace: str, state: str, engine: str) -> list[carrier.Tree]:
+def _trees(policy: Policy, workspace: str, state: str, of_engines: list[str]) -> list[carrier.Tree]:
     """What the container shows beside the workspace and the state.
 
     Raises:
@@ -318,9 +348,9 @@ def _trees(policy: Policy, workspace: str, state: str, engine: str) -> list[carr
     for rule in policy.mounts:
         path = os.path.realpath(rule.path)
         if os.path.exists(path):
-            _check(path, rule.path, str(rule.origin), engine)
+            _check(policy.backend, path, rule.path, str(rule.origin), of_engines)
             out.append(carrier.Tree(path, rule.mode))
-    _check(workspace, workspace, "", engine)
+    _check(policy.backend, workspace, workspace, "", of_engines)
     for path in (*policy.extra_ca, *policy.authority):
         if os.path.isfile(path):
             out.append(carrier.Tree(os.path.realpath(path), "ro"))
@@ -331,12 +361,13 @@ def _trees(policy: Policy, workspace: str, state: str, engine: str) -> list[carr
     return [tree for tree in out if tree.path not in (workspace, state)]
 
 
-def _check(path: str, written: str, where: str, engine: str) -> None:
+def _check(backend: str, path: str, written: str, where: str, of_engines: list[str]) -> None:
+    what = f"backend {backend} does not carry {written}"
     if not (os.path.isdir(path) or os.path.isfile(path)):
-        raise PolicyError("bind a rule", f"backend docker does not carry {written}: no file or directory", where=where)
-    for known in _sockets(engine):
+        raise PolicyError("bind a rule", f"{what}: no file or directory", where=where)
+    for known in of_engines:
         if path == "/" or known.startswith(f"{path}/"):
-            cause = f"backend docker does not carry {written}: docker's socket is in it"
+            cause = f"{what}: the socket of an engine is in it"
             raise PolicyError("bind a rule", cause, where=where, fix=("name the tree that the command needs",))
 
 
@@ -370,19 +401,14 @@ def _check_case(trees: list[str]) -> None:
             raise PolicyError("bind a rule", cause, fix=fix)
 
 
-def _sockets(engine: str) -> list[str]:
+def _sockets(endpoint: str) -> list[str]:
     """Where sockets of engines are: the usual places, and the one that this client uses."""
-    home = os.environ.get("HOME", "")
-    known = ["/var/run/docker.sock", "/run/docker.sock"]
+    home, runtime = os.environ.get("HOME", ""), os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
+    known = ["/var/run/docker.sock", "/run/docker.sock", "/run/podman/podman.sock", "/run/containerd/containerd.sock"]
+    known += [f"{runtime}/{name}" for name in ("docker.sock", "podman/podman.sock")]
     known += [f"{home}/{name}" for name in (".colima/default/docker.sock", ".docker/run/docker.sock")]
-    given = os.environ.get("DOCKER_HOST", "")
-    if not given:
-        try:
-            given = _ask(engine, "context", "inspect", "--format={{.Endpoints.docker.Host}}").stdout.strip()
-        except subprocess.TimeoutExpired:
-            given = ""
-    if given.startswith("unix://"):
-        known.append(given.removeprefix("unix://"))
+    if endpoint.startswith("unix://"):
+        known.append(endpoint.removeprefix("unix://"))
     return [path for each in known for path in dict.fromkeys((each, os.path.realpath(each)))]
 
 
@@ -506,9 +532,20 @@ def _remove(engine: str, name: str) -> None:
 def collect(state: str) -> list[str]:
     """Remove containers whose run is dead: a line for each (``membrane gc``).  Without an engine there are none."""
     place = f"{state}/carried"
-    engine = _client([state, os.path.realpath(os.getcwd())])
-    if not engine or not os.path.isdir(place):
+    if not os.path.isdir(place):
         return []
+    out: list[str] = []
+    for name in CARRIERS:
+        if engine := _client(name, [state, os.path.realpath(os.getcwd())]):
+            out += _collect(engine, state, place)
+    for entry in os.listdir(place):
+        name = entry.partition(".")[0]
+        if name.startswith("membrane-") and _is_dead(f"{place}/{name}"):
+            os.unlink(f"{place}/{entry}")
+    return [f"container {name}" for name in out]
+
+
+def _collect(engine: str, state: str, place: str) -> list[str]:
     try:
         found = _ask(engine, "ps", "--all", f"--filter=label={carrier.LABEL}={state}", "--format={{.Names}}")
     except subprocess.TimeoutExpired:
@@ -517,11 +554,7 @@ def collect(state: str) -> list[str]:
     dead = [name for name in names if _is_dead(f"{place}/{name}")]
     for name in dead:
         _remove_now(engine, name)
-    for entry in os.listdir(place):
-        name = entry.partition(".")[0]
-        if name.startswith("membrane-") and _is_dead(f"{place}/{name}"):
-            os.unlink(f"{place}/{entry}")
-    return [f"container {name}" for name in dead]
+    return dead
 
 
 def _remove_now(engine: str, name: str) -> None:

@@ -13,7 +13,7 @@ from membrane.plan.carrier import Surroundings, Tree
 from membrane.policy.load import load
 from membrane.policy.model import Policy
 
-AROUND = Surroundings("/home/me/src", "/home/me/.membrane", "/home/me", 1000, 1000, "membrane-1", "/p.json")
+AROUND = Surroundings("/home/me/src", "/home/me/.membrane", "/home/me", 1000, 1000, "docker", "membrane-1", "/p.json")
 
 
 def policy(**options: str | bool | tuple[str, ...]) -> Policy:
@@ -22,7 +22,7 @@ def policy(**options: str | bool | tuple[str, ...]) -> Policy:
 
 
 def test_the_rights_are_a_closed_list() -> None:
-    words = carrier.options(AROUND)
+    words = carrier.options(policy(), AROUND)
     assert [word for word in words if word.startswith(("--security-opt", "--cap", "--privileged"))] == [
         "--security-opt=seccomp=/p.json",
         "--security-opt=systempaths=unconfined",
@@ -31,15 +31,15 @@ def test_the_rights_are_a_closed_list() -> None:
     ]
     assert not any(word.startswith(("--publish", "-p", "--network", "--volume", "-v")) for word in words)
     assert "--read-only" in words and "--pull=never" in words and "--user=1000:1000" in words
-    assert "--tty" not in words and "--tty" in carrier.options(AROUND.replace(terminal=True))
-    root = carrier.options(AROUND.replace(uid=0, gid=0))
+    assert "--tty" not in words and "--tty" in carrier.options(policy(), AROUND.replace(terminal=True))
+    root = carrier.options(policy(), AROUND.replace(uid=0, gid=0))
     assert [word for word in root if word.startswith("--cap")] == ["--cap-drop=ALL", "--cap-add=SETFCAP"]
 
 
 def test_trees_are_at_their_own_places_outer_ones_first() -> None:
     odd = '/home/me/a,"b"'
     around = AROUND.replace(workspace=f"{odd}/c", trees=(Tree(odd, "ro"), Tree(odd, "rw")))
-    words = carrier.options(around)
+    words = carrier.options(policy(), around)
     mounts = [next(csv.reader([word.removeprefix("--mount=")])) for word in words if word.startswith("--mount=")]
     assert mounts == [
         ["type=bind", "source=/home/me/.membrane", "target=/home/me/.membrane"],
@@ -47,7 +47,7 @@ def test_trees_are_at_their_own_places_outer_ones_first() -> None:
         ["type=bind", f"source={odd}/c", f"target={odd}/c"],
     ]
     assert "--tmpfs=/home/me:uid=1000,gid=1000,mode=0755" in words
-    at_home = carrier.options(AROUND.replace(workspace="/home/me"))
+    at_home = carrier.options(policy(), AROUND.replace(workspace="/home/me"))
     assert not any(word.startswith("--tmpfs=/home") for word in at_home)
 
 
@@ -63,10 +63,10 @@ def test_trees_are_at_their_own_places_outer_ones_first() -> None:
 )  # fmt: skip
 def test_what_would_mean_something_else_is_refused(make: Callable[[], Policy], cause: str) -> None:
     with pytest.raises(PolicyError, match="backend docker does not carry") as caught:
-        carrier.refuse(make())
+        carrier.refuse(make().replace(backend="docker"))
     assert cause in str(caught.value)
     assert caught.value.exit_code == 78
-    carrier.refuse(policy(allow=("example.com",)))  # the control
+    carrier.refuse(policy(allow=("example.com",)).replace(backend="docker"))  # the control
 
 
 def test_ports_of_the_loopback_are_those_of_the_rules() -> None:
@@ -77,7 +77,7 @@ def test_ports_of_the_loopback_are_those_of_the_rules() -> None:
 
 def test_the_place_of_a_socket_is_empty_in_the_container() -> None:
     sockets = ("/tmp/a/s", "/run/user/1/s", "/var/run/s", "/home/me/.x/s", "/private/tmp/launchd.1/s", "/data/x/s")
-    words = carrier.options(AROUND.replace(sockets=sockets))
+    words = carrier.options(policy(), AROUND.replace(sockets=sockets))
     own = ":uid=1000,gid=1000,mode=0700"
     made = [word for word in words if word.startswith("--tmpfs=") and word.endswith("0700")]
     assert made == [f"--tmpfs=/run{own}", f"--tmpfs=/private/tmp/launchd.1{own}", f"--tmpfs=/data/x{own}"]
@@ -88,7 +88,7 @@ def test_the_place_of_a_socket_is_empty_in_the_container() -> None:
 )
 def test_a_socket_has_no_place_in_a_tree_of_the_image_or_the_host(path: str) -> None:
     with pytest.raises(PolicyError, match=f"backend docker does not carry unix_sockets {path}"):
-        carrier.options(AROUND.replace(sockets=(path,)))
+        carrier.options(policy(), AROUND.replace(sockets=(path,)))
 
 
 def test_variables_go_where_the_policy_passes_them() -> None:

@@ -185,6 +185,20 @@ def test_what_is_missing_is_named_with_colima(mac: Mac) -> None:
         assert doctor.returncode == 1 and cause in doctor.stdout and fix in doctor.stdout, doctor
 
 
+def test_an_engine_of_another_machine_is_refused(mac: Mac) -> None:
+    mac.environ["DOCKER_HOST"] = "unix:///x"
+    assert mac.run("-q", "--arg=--cpus=2", "--", "x").returncode == 5  # the control
+    assert "--cpus=2" in (mac.record / "run").read_text().splitlines()
+    for given in ("tcp://127.0.0.1:2375", "ssh://me@there"):
+        mac.environ["DOCKER_HOST"] = given
+        done = mac.run("--", "x")
+        assert done.returncode == 125 and f"on another machine ({given})" in done.stderr, done
+    del mac.environ["DOCKER_HOST"]
+    mac.client(CLIENT.replace("unix://$HOME/.colima/default/docker.sock", "ssh://there"))
+    done = mac.run("--", "x")
+    assert done.returncode == 125 and "on another machine (ssh://there)" in done.stderr, done
+
+
 def test_a_client_that_a_command_could_have_made_is_not_executed(mac: Mac) -> None:
     (mac.workspace / "bin").mkdir()
     planted = mac.workspace / "bin" / "docker"

@@ -49,6 +49,7 @@ KERNEL_FEATURES: dict[str, tuple[str, ...]] = {
         "-c",
         "for d in pids .; do t=$(mktemp -d -p /sys/fs/cgroup/$d mb.XXXXXX) && rmdir $t && exit; done; exit 1",
     ),
+    "subordinate ids": ("unshare", "--user", "--map-auto", "--map-root-user", "true"),
     "time namespaces": ("unshare", "--time", "true"),
     "ipv6": ("test", "-e", "/proc/net/if_inet6"),
 }

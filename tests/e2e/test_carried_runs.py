@@ -8,6 +8,7 @@ import pty
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -220,14 +221,108 @@ def test_hosts_are_those_of_the_policy_and_values_are_nowhere(own: Home, world: 
     assert settings["ReadonlyRootfs"] and settings["AutoRemove"]
 
 
-def test_an_exposed_port_is_reached_from_outside(own: Home) -> None:
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def test_an_exposed_port_is_reached_on_the_loopback_and_nowhere_else(own: Home) -> None:
     server = "import http.server as h; h.test(h.SimpleHTTPRequestHandler, port=8080, bind='127.0.0.1')"
     (own.workspace / "file").write_text("served")
-    with own.start("-q", "--expose=8080:18080", "--", "python3", "-c", server) as process:
-        fetch = own.engine.beside("curl", "-s", "http://127.0.0.1:18080/file")
-        until(lambda: subprocess.run(fetch, capture_output=True, check=False).stdout == b"served")
+    port = free_port()
+
+    def fetched(address: str, *beside: str) -> tuple[int, bytes]:
+        words = [*beside, "curl", "-s", "-m", "5", f"http://{address}:{port}/file"]
+        done = subprocess.run(words, capture_output=True, check=False)
+        return done.returncode, done.stdout
+
+    with own.start("-q", f"--expose=8080:{port}", "--", "python3", "-c", server) as process:
+        until(lambda: fetched("127.0.0.1") == (0, b"served"))
+        (container,) = own.containers()
+        found = own.engine.docker(
+            "inspect", "--format={{.NetworkSettings.IPAddress}} {{.NetworkSettings.Ports}}", container
+        )
+        address, published = found.stdout.split()
+        assert published == "map[]"
+        assert fetched(address, *own.engine.beside()) == (7, b"")  # its neighbours of the network are refused
+        again = own.run("-q", f"--expose=8080:{port}", "--", "true")
+        assert again.returncode == 78 and "the port is in use on this machine" in again.stderr, again
         process.terminate()
         assert process.wait(PATIENCE) == 128 + signal.SIGTERM
+
+
+AGENT = """
+import os, socket, struct, subprocess, sys, urllib.request
+def agent(kind, body=b""):
+    with socket.socket(socket.AF_UNIX) as one:
+        one.connect(os.environ["SSH_AUTH_SOCK"])
+        one.sendall(struct.pack(">IB", len(body) + 1, kind) + body)
+        size, answer = struct.unpack(">IB", one.recv(5, socket.MSG_WAITALL))
+        return answer, one.recv(size - 1, socket.MSG_WAITALL) if size > 1 else b""
+print(agent(11)[0], b"key of the host" in agent(11)[1])
+print(agent(19)[0])
+for port in sys.argv[1:]:
+    try:
+        print(urllib.request.urlopen(f"http://host.internal:{port}/", timeout=30).status)
+    except OSError as error:
+        print("refused", getattr(error, "code", ""))
+"""
+HOST = """
+import http.server, os, socket, struct, sys, threading
+web = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
+other = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
+for each in (web, other):
+    threading.Thread(target=each.serve_forever, daemon=True).start()
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(sys.argv[1])
+listener.listen()
+print(web.server_port, other.server_port, flush=True)
+blob, comment = b"blob", b"key of the host"
+answer = struct.pack(">BI", 12, 1) + b"".join(struct.pack(">I", len(each)) + each for each in (blob, comment))
+while True:
+    connection, _ = listener.accept()
+    while head := connection.recv(5, socket.MSG_WAITALL):
+        size, kind = struct.unpack(">IB", head)
+        connection.recv(size - 1, socket.MSG_WAITALL) if size > 1 else b""
+        print("asked", kind, flush=True)
+        said = answer if kind == 11 else bytes([6])
+        connection.sendall(struct.pack(">I", len(said)) + said)
+"""
+
+
+def test_services_of_the_callers_machine_and_files_elsewhere(own: Home) -> None:
+    place = own.home / "agents"
+    place.mkdir()
+    os.chown(place, own.uid, own.uid)
+    agent = place / "agent"
+    start = [sys.executable, "-u", "-c", HOST, str(agent)]
+    with subprocess.Popen(start, stdout=subprocess.PIPE, text=True, user=own.uid, group=own.uid, cwd="/") as host:
+        assert host.stdout is not None
+        try:
+            connected, other = (int(word) for word in host.stdout.readline().split())
+            (own.workspace / ".membrane.yaml").write_text(
+                json.dumps(
+                    {"unix_sockets": [{"path": str(agent), "as": "ssh-agent"}], "ports": {"connect": [connected]}}
+                )
+            )
+            files = ("--events", str(place / "events"), "--session-id-file", "../id", "--trace-log", str(place / "log"))
+            command = ("python3", "-c", AGENT, str(connected), str(other))
+            done = own.run("--trust-workspace", "-q", *files, "--", *command)
+        finally:
+            host.kill()
+        asked = [line.strip() for line in host.stdout]
+    assert done.returncode == 0, done
+    # What removes keys does not pass the broker; the port that no rule names is refused by the gateway.
+    assert done.stdout.splitlines() == ["12 True", "5", "200", "refused 403"], done
+    assert set(asked) == {"asked 11"}
+    events = [json.loads(line) for line in (place / "events").read_text().splitlines()]
+    assert events[-1]["event"] == "SessionEnded" and {event["session"] for event in events} == {
+        (own.workspace.parent / "id").read_text()
+    }
+    log = [json.loads(line) for line in (place / "log").read_text().splitlines()]
+    assert "python3" in {event.get("processName") for event in log}, log
+    assert {path.stat().st_uid for path in (place / "events", place / "log", own.workspace.parent / "id")} == {own.uid}
 
 
 class Terminal:
@@ -414,10 +509,12 @@ def test_gc_removes_the_container_of_a_dead_run_and_of_no_other(own: Home) -> No
 
 
 def test_what_is_not_carried_is_refused_before_anything_runs(own: Home) -> None:
-    socket = str(own.engine.socket)
+    engine = str(own.engine.socket)
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(own.workspace / "made"))
     refused = {
         "-v of the root": ["--arg=-v", "--arg=/:/host"],
-        "-v of the socket": ["--arg=-v", f"--arg={socket}:/var/run/docker.sock"],
+        "-v of the socket": ["--arg=-v", f"--arg={engine}:/var/run/docker.sock"],
         "-v of what holds it": ["--arg=-v", f"--arg={own.engine.directory}:/mnt"],
         "privileged": ["--arg=--privileged"],
         "a capability": ["--arg=--cap-add=SYS_ADMIN"],
@@ -427,7 +524,8 @@ def test_what_is_not_carried_is_refused_before_anything_runs(own: Home) -> None:
         "user namespace": ["--arg=--userns=host"],
         "a device": ["--arg=--device=/dev/kvm"],
         "containers": ["--containers"],
-        "events elsewhere": ["--events", "/tmp/events"],
+        "the engine by a socket": ["--unix-socket", engine],
+        "a socket of the workspace": ["--unix-socket", "made"],
     }
     for what, words in refused.items():
         done = own.run(*words, "--", "true")

@@ -549,10 +549,10 @@ def named(name: str, judges: Callable[[Sequence[HeldTree]], Judge] | None = None
     Raises:
         PolicyError: a container carries a whole run of the command line, and this is something else.
     """
-    if name == "docker":
+    if name in ("docker", "podman"):
         from ..errors import PolicyError
 
-        cause = "backend docker carries runs of the command line: membrane --backend docker -- COMMAND"
+        cause = f"backend {name} carries runs of the command line: membrane --backend {name} -- COMMAND"
         raise PolicyError("make a sandbox", cause, fix=("use the native backend for this",))
     if name == "landlock":
         from .landlock import Inside

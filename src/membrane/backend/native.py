@@ -369,11 +369,7 @@ class Carried(Native):
         from ..plan.model import RuleBinding
 
         plan = super().plan(policy, facts)
-        what = "a container of docker without a capability, with our seccomp profile, carries the run"
+        what = f"a container of {policy.backend} without a capability, with our seccomp profile, carries the run"
         if facts.uid == 0:
             what = what.replace("without a capability", "with the capability SETFCAP only")
-        loopback = "exposed ports listen in the container: others of its network can reach them there"
-        said = [RuleBinding("backend", "backend: docker", (what,))]
-        if policy.expose:
-            said.append(RuleBinding("ports: expose", "backend: docker", (loopback,), "partial"))
-        return plan.replace(bindings=(*plan.bindings, *said))
+        return plan.replace(bindings=(*plan.bindings, RuleBinding("backend", f"backend: {policy.backend}", (what,))))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from ..errors import PolicyError
 from ..events import Binding
 from ..policy import keys
-from ..policy.model import DeviceRule, PathRule
+from ..policy.model import CARRIERS, DeviceRule, PathRule
 from ..policy.sockets import SERVICES
 from . import containers, hardening, mounts, network
 from .model import RuleBinding, SandboxPlan
@@ -62,6 +62,11 @@ def refuse(policy: Policy, facts: HostFacts) -> None:
         if not {pair.key_id, pair.secret} <= names:
             cause = f"signing: {pair.key_id} and {pair.secret} are not both secrets of any header field"
             raise _unbound(str(pair.origin), cause, 'secrets: [{name: ..., header: "*", ...}]')
+    for option in policy.carrier_options if policy.backend not in CARRIERS else ():
+        from ..policy.dockerargs import natively
+
+        cause = f"args: {option.text.partition('=')[0]} is for a container, and this run has none"
+        raise _unbound(str(option.origin), cause, *natively(option.text))
     for mask in policy.masks:
         from ..policy.grammar import destinations
         from ..policy.masking import compiled

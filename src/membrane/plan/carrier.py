@@ -1,15 +1,18 @@
-"""Policy + what the caller's machine has -> the container that carries a whole run (``backend: docker``).
+"""Policy + what the caller's machine has -> the container that carries a whole run (``backend: docker`` or ``podman``).
 
 Theory of operation
 -------------------
 Where the kernel is not ours the native boundary runs in a container, the supervisor and all: this says with which
-options ``docker run`` makes it, as data, and refuses what a container cannot carry.  The options are a closed list and
-nobody can add to it: no capability (root keeps SETFCAP, without which it may not map its own uid,
-user_namespaces(7)), no new privileges, the profile and the uncovered /proc of ``docs/containers.md``, a read-only root.
-Of the host it has the workspace, what the policy mounts, and Membrane's own state, each at its own path; never a
-socket of an engine.  The container confines the supervisor; the command is confined by the native boundary in it.
+options ``docker run`` (or ``podman run``) makes it, as data, and refuses what a container cannot carry.  The options
+are a closed list, to which a policy adds bounds and labels only (``policy.dockerargs``): no capability (root keeps
+SETFCAP, without which it may not map its own uid, user_namespaces(7)), no new privileges, the profile and the
+uncovered /proc of ``docs/containers.md``, a read-only root.  Of the host it has the workspace, what the policy mounts,
+and Membrane's own state, each at its own path; never a socket of an engine.  Other unix sockets and ports of the host's
+loopback are streams to the half outside (``ui.pipe``), which has the list of them; in the container pid 1 listens where
+they are.  Nothing is published: exposed ports are such streams as well, so other containers of its network find nothing
+that listens.  The container confines the supervisor; the command is confined by the native boundary in it.
 
-Options: https://docs.docker.com/reference/cli/docker/container/run/
+Options: https://docs.docker.com/reference/cli/docker/container/run/, podman-run(1).
 """
 
 from __future__ import annotations
@@ -30,9 +33,12 @@ LABEL = "membrane.state"  # on each container: the directory whose ``gc`` may re
 MODULE = "membrane.ui.carried"
 HOST_INTERNAL = "host.internal"
 # Beside what passes to every command: what the supervisor itself reads, and not the caller's programs.
-_SUPERVISOR = ("XDG_CONFIG_HOME",)
+_SUPERVISOR = ("XDG_CONFIG_HOME", "SSH_AUTH_SOCK")
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 _NOT_CARRIED = ("PATH", "SHELL", "HOME")  # the image's own
+MOST_PORTS = 256  # of the host's loopback
+_EMPTY = ("/tmp", "/run", "/var/run")  # noqa: S108 - a private tmpfs of the container, or a link to one
+_OF_THE_IMAGE = ("bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "proc", "sbin", "sys", "usr")
 
 
 class Tree(Value):
@@ -50,9 +56,11 @@ class Surroundings(Value):
     home: str
     uid: int
     gid: int
+    engine: str  # docker or podman
     name: str  # of the container
     profile: str  # path of the seccomp profile
     trees: tuple[Tree, ...] = ()  # beside the workspace and the state
+    sockets: tuple[str, ...] = ()  # where pid 1 listens
     terminal: bool = False
 
 
@@ -71,28 +79,40 @@ def refuse(policy: Policy) -> None:
         (policy.containers != "none", "containers: nested", "it would need rights that are not given to it"),
         (bool(policy.image), "image", "the container's own image has the system trees"),
         (bool(policy.devices), "devices", "no device of the host is given to it"),
-        (bool(policy.connect), "ports: connect", "the host's loopback is not there"),
         (bool(policy.socket_proxy), "a proxy behind a unix socket", "no socket of the host is there"),
     )
     for is_there, what, why in wanted:
         if is_there:
-            raise _unbound(what, why)
+            raise _unbound(policy.backend, what, why)
     for rule in policy.allow:
-        if rule.kind == "host" and rule.host == HOST_INTERNAL:
-            raise _unbound(f'allow "{rule.text}"', "its loopback is the container's, not yours", str(rule.origin))
-    for socket in policy.unix_sockets:
-        if not socket.optional:
-            raise _unbound(f"unix_sockets {socket.path}", "no socket of the host is there", str(socket.origin))
+        if rule.kind == "host" and rule.host == HOST_INTERNAL and any(each.protocol != "tcp" for each in rule.ports):
+            what, why = f'allow "{rule.text}"', "datagrams do not go through its pipe"
+            raise _unbound(policy.backend, what, why, str(rule.origin))
+    if len(loopback(policy)) > MOST_PORTS:
+        what = f"more than {MOST_PORTS} ports of {HOST_INTERNAL}"
+        raise _unbound(policy.backend, what, "it has a listener for each")
     for mount in policy.mounts:
         if mount.git_root:
-            raise _unbound("mounts: git-root", "start it in the root of the repository", str(mount.origin))
+            what, why = "mounts: git-root", "start it in the root of the repository"
+            raise _unbound(policy.backend, what, why, str(mount.origin))
     for mask in policy.masks:
         if mask.source.startswith("file:") and not mask.login:
-            raise _unbound(f"masks {mask.source}", "the file is not there; use a variable", str(mask.origin))
+            what, why = f"masks {mask.source}", "the file is not there; use a variable"
+            raise _unbound(policy.backend, what, why, str(mask.origin))
 
 
-def _unbound(what: str, why: str, where: str = "") -> PolicyError:
-    cause = f"backend docker does not carry {what}: {why}"
+def loopback(policy: Policy) -> tuple[int, ...]:
+    """The ports of the host's loopback that a rule opens, at most one more than ``MOST_PORTS``."""
+    out = {rule.outside for rule in policy.connect}
+    for rule in policy.allow:
+        if rule.kind == "host" and rule.host == HOST_INTERNAL:
+            for ports in rule.ports:
+                out.update(range(ports.first, min(ports.last, ports.first + MOST_PORTS) + 1))
+    return tuple(sorted(out)[: MOST_PORTS + 1])
+
+
+def _unbound(engine: str, what: str, why: str, where: str = "") -> PolicyError:
+    cause = f"backend {engine} does not carry {what}: {why}"
     return PolicyError("bind a rule", cause, where=where, fix=("leave it out, or use the native backend",))
 
 
@@ -100,7 +120,7 @@ def carried(policy: Policy) -> Policy:
     """``policy`` as it holds in the container, where the values of secrets are given (``run.secrets.given``)."""
     secrets = tuple(rule.replace(source=f"given:{number}") for number, rule in enumerate(policy.secrets))
     masks = tuple(mask for mask in policy.masks if not mask.login)
-    return policy.replace(secrets=secrets, masks=masks, unix_sockets=(), state_shown=())
+    return policy.replace(secrets=secrets, masks=masks, state_shown=())
 
 
 def environment(policy: Policy, environ: Mapping[str, str]) -> dict[str, str]:
@@ -120,12 +140,17 @@ def environment(policy: Policy, environ: Mapping[str, str]) -> dict[str, str]:
 
 def options(policy: Policy, around: Surroundings) -> tuple[str, ...]:
     """The words after ``docker run``; none of them holds a value of the caller's environment or a secret."""
-    own = f"uid={around.uid},gid={around.gid}"
+    podman = around.engine == "podman"
+    # Podman gives a tmpfs to the container's user by U, docker by its number; the uncovered /proc has two names.
+    own = "U" if podman else f"uid={around.uid},gid={around.gid}"
+    uncovered = "unmask=ALL" if podman else "systempaths=unconfined"
     words = [
         *("--rm", f"--name={around.name}", f"--label={LABEL}={around.state}", "--pull=never", "--interactive"),
         *(("--tty",) if around.terminal else ()),
         f"--security-opt=seccomp={around.profile}",
-        *("--security-opt=systempaths=unconfined", "--security-opt=no-new-privileges", "--cap-drop=ALL"),
+        *(f"--security-opt={uncovered}", "--security-opt=no-new-privileges", "--cap-drop=ALL"),
+        # Of a plain user podman makes a user namespace, in which he is himself.
+        *(("--userns=keep-id",) if podman and around.uid else ()),
         *(("--cap-add=SETFCAP",) if around.uid == 0 else ()),
         *("--read-only", "--tmpfs=/tmp:exec,mode=1777", f"--tmpfs=/run:{own},mode=0700"),
         *(f"--user={around.uid}:{around.gid}", f"--workdir={around.workspace}"),
@@ -134,9 +159,30 @@ def options(policy: Policy, around: Surroundings) -> tuple[str, ...]:
     trees = [Tree(around.workspace, "rw"), Tree(around.state, "rw"), *around.trees]
     if all(tree.path != around.home for tree in trees) and around.home != "/":
         words.append(f"--tmpfs={around.home}:{own},mode=0755")
+    words += [f"--tmpfs={path}:{own},mode=0700" for path in _places(around, trees)]
     words += [f"--mount={_mount(tree)}" for tree in _in_order(trees)]
-    words += [f"--publish=127.0.0.1:{rule.outside}:{rule.outside}" for rule in policy.expose]
+    words += [rule.text for rule in policy.carrier_options]
     return (*words, "--entrypoint=python3", IMAGE, "-I", "-m", MODULE, "carry", around.name)
+
+
+def _places(around: Surroundings, trees: Iterable[Tree]) -> list[str]:
+    """Directories that a socket needs, and that are in no empty tree already.
+
+    Raises:
+        PolicyError: the place belongs to the image, or is in a tree of the host that the container shows.
+    """
+    out: dict[str, None] = {}
+    for path in around.sockets:
+        directory = path.rpartition("/")[0]
+        what = f"unix_sockets {path}"
+        if any(f"{path}/".startswith(f"{tree.path}/") for tree in trees):
+            raise _unbound(around.engine, what, "it is in a tree that the container shows")
+        parts = directory.split("/")[1:]
+        if (len(parts) < 2 and directory not in _EMPTY) or parts[0] in _OF_THE_IMAGE:
+            raise _unbound(around.engine, what, "its directory belongs to the image")
+        if not f"{path}/".startswith((*(f"{each}/" for each in _EMPTY), f"{around.home.rstrip('/')}/")):
+            out[directory] = None
+    return list(out)
 
 
 def _in_order(trees: Iterable[Tree]) -> list[Tree]:

@@ -3,10 +3,13 @@
 Theory of operation
 -------------------
 There is no Docker here, but what people pass to it is mostly one of four things, each of which has a key of its own:
-a variable (``-e``), a tree (``-v``) and two limits (``-m``, ``--pids-limit``).  ``translate`` reads the words as
+a variable (``-e``), a tree (``-v``) and two limits (``-m``, ``--pids-limit``).  Where a container carries the run
+(``plan.carrier``) a closed list of others reaches it: shares of processors and memory, limits and labels; nothing that
+gives the container a right, a tree, a network or a process of the host.  ``translate`` reads the words as
 ``docker run`` does (docs.docker.com/reference/cli/docker/container/run: ``-e X``, ``-eX``, ``--env X``, ``--env=X``),
 and an item with a blank after its option (``-e NAME=VALUE``) as one option with its value.  Anything else is refused
-with the key that is to be used, because a run without it would not be the run that was asked for.
+with the key that is to be used, because a run without it would not be the run that was asked for; so are those of the
+closed list where nothing carries the run.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Literal, TypeAlias, TypeVar
 
-    Key: TypeAlias = Literal["env", "mount", "memory", "pids"]
+    Key: TypeAlias = Literal["env", "mount", "memory", "pids", "carrier"]
     Place = TypeVar("Place")
 
 _LONG: dict[str, Key] = {
@@ -27,12 +30,15 @@ _LONG: dict[str, Key] = {
     "--memory": "memory",
     "--pids-limit": "pids",
 }
-_SHORT = {"-e": "--env", "-v": "--volume", "-m": "--memory"}
+# For the container that carries the run: what bounds it, and what else does no harm to the boundary.
+BOUNDS = (
+    *("--cpus", "--cpu-shares", "--cpu-period", "--cpu-quota", "--cpuset-cpus", "--cpuset-mems"),
+    *("--memory-swap", "--memory-reservation", "--blkio-weight"),
+)
+_LONG.update(dict.fromkeys((*BOUNDS, "--ulimit", "--label"), "carrier"))
+_SHORT = {"-c": "--cpu-shares", "-l": "--label", "-e": "--env", "-v": "--volume", "-m": "--memory"}
 _TRANSLATED = "-e, -v, -m and --pids-limit"
 _INSTEAD = {
-    # limits: {cpu: ...} is a time and no share: it would end a run that --cpus only slows down.
-    "--cpus": "taskset -c 0-1 membrane ... (limits: {cpu: TIME} bounds the time instead)",
-    "--cpuset-cpus": "taskset -c LIST membrane ...",
     "--device": "devices: [kvm], or fuse, or gpu",
     "--gpus": "devices: [gpu]",
     "--mount": "mounts: [{path: SOURCE, target: PLACE, mode: ro}]",
@@ -43,12 +49,18 @@ _INSTEAD = {
     "--network": "allow: [HOST]",
     "--net": "allow: [HOST]",
     "--dns": "dns_resolver: ADDRESS",
-    "--ulimit": "limits: {files: NUMBER}",
     "--read-only": 'readonly: ["*"]',
     "--workdir": "cd to the directory before the start",
     "-w": "cd to the directory before the start",
     "--user": "start membrane as that user",
     "-u": "start membrane as that user",
+}
+# The same, of options that a container takes and the native backend does not.
+_NATIVELY = {
+    # limits: {cpu: ...} is a time and no share: it would end a run that --cpus only slows down.
+    "--cpus": "taskset -c 0-1 membrane ... (limits: {cpu: TIME} bounds the time instead)",
+    "--cpuset-cpus": "taskset -c LIST membrane ...",
+    "--ulimit": "limits: {files: NUMBER}",
 }
 _HOME, _WORKSPACE = "/home/agent", "/workspace"  # where Membrane's image has the two
 
@@ -62,7 +74,7 @@ def translate(words: Iterable[tuple[Place, str]]) -> Iterator[tuple[Place, Key, 
     waiting: tuple[Place, Key, str] | None = None
     for place, word in words:
         if waiting is not None:
-            yield place, waiting[1], word
+            yield place, waiting[1], _whole(waiting[1], waiting[2], word)
             waiting = None
             continue
         option, value = _split(word)
@@ -74,9 +86,14 @@ def translate(words: Iterable[tuple[Place, str]]) -> Iterator[tuple[Place, Key, 
         if value is None:
             waiting = place, key, option
         else:
-            yield place, key, value
+            yield place, key, _whole(key, option, value)
     if waiting is not None:
         raise Misplaced(waiting[0], f"{waiting[2]!r} has no value")
+
+
+def _whole(key: Key, option: str, value: str) -> str:
+    """The value, of what is for a container with its option."""
+    return f"{_SHORT.get(option, option)}={value}" if key == "carrier" else value
 
 
 class Misplaced(Malformed):
@@ -99,6 +116,24 @@ def _split(word: str) -> tuple[str, str | None]:
         return word, None
     option, value = word[:2], word[2:].removeprefix("=")
     return option, value or None
+
+
+def carrier(text: str) -> str:
+    """An option of the container that carries the run, as one word.
+
+    Raises:
+        Malformed: a label in our own name space, by which containers of dead runs are found.
+    """
+    option, _, value = text.partition("=")
+    if option == "--label" and value.startswith("membrane."):
+        raise Malformed(f"{value!r}: labels that begin with membrane. are Membrane's own")
+    return text
+
+
+def natively(text: str) -> tuple[str, ...]:
+    """What to do where nothing carries the run."""
+    instead = _NATIVELY.get(text.partition("=")[0])
+    return (*((instead,) if instead else ()), "membrane --backend docker ...")
 
 
 def volume(text: str, workspace: str, home: str) -> tuple[str, str, Literal["ro", "rw"]]:

@@ -23,6 +23,7 @@ from __future__ import annotations
 from ..escaping import escape
 from ..value import Value
 from .model import (
+    CarrierOption,
     DeviceRule,
     EnvRule,
     FileRule,
@@ -225,6 +226,14 @@ def _bind_file(rule: FileRule) -> Bound:
 def _bind_mount(rule: MountRule) -> Bound:
     name = "git-root" if rule.git_root else rule.path
     return f"mount {name} {rule.mode}", ("mount namespace", "Landlock")
+
+
+def _show_argument(rule: CarrierOption) -> str:
+    return f"argument {escape(rule.text)}"
+
+
+def _bind_argument(rule: CarrierOption) -> Bound:
+    return _show_argument(rule), ("backend: docker",)
 
 
 def _bind_socket(rule: SocketRule) -> Bound:
@@ -468,10 +477,11 @@ KEYS: tuple[Key, ...] = (
 #limits: { memory: 8G, pids: 2000, cpu: 1h, time: 2h, files: 65536, disk: 10G }
 """),
     Key("args", "args",
+        (Field("carrier_options", "argument", shown=_show_argument, bound=_bind_argument, kind=CarrierOption),),
         options=(Option("arg", "process", "a word of docker run: -e, -v, -m, --pids-limit", read="args", metavar="WORD",
                     repeatable=True, field="args", rare=True,
                     example="membrane --arg=-e --arg=MODE=test -- make check"),),
-        widens="as the key that it becomes", may_be_empty=True),
+        widens="as the key that it becomes; a label, `--ulimit`", may_be_empty=True),
     Key("home", "choice", (Field("home", "home", by="plan/mounts.py"),),
         options=(Option("home", "files", "workspace (kept), shared (kept) or ephemeral", read="choice", metavar="MODE",
                     values=("workspace", "shared", "ephemeral"),
@@ -542,10 +552,10 @@ KEYS: tuple[Key, ...] = (
 #apply: ask           # at the end of a reviewed run; or never, safe, all
 """),
     Key("backend", "choice", (Field("backend", "backend", by="run/begin.py"),),
-        options=(Option("backend", "process", "native; docker: in a container; landlock: without namespaces; auto",
-                    read="choice", metavar="NAME", values=("native", "docker", "auto", "landlock"), rare=True,
+        options=(Option("backend", "process", "native; docker, podman: in a container; landlock; auto",
+                    read="choice", metavar="NAME", values=("native", "docker", "podman", "auto", "landlock"), rare=True,
                     example="membrane --backend landlock -a example.com -- curl https://example.com/"),),
-        choices=("native", "docker", "auto", "landlock"), tightens=True),
+        choices=("native", "docker", "podman", "auto", "landlock"), tightens=True),
 )
 
 # Options about the levels themselves.

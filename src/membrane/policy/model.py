@@ -188,6 +188,16 @@ class SigningRule(Value):
     origin: Origin
 
 
+CARRIERS = ("docker", "podman")  # values of ``Policy.backend`` with which a container carries the whole run
+
+
+class CarrierOption(Value):
+    """A word of ``docker run`` for the container that carries the run (``dockerargs.carrier``)."""
+
+    text: str  # "--OPTION=VALUE"
+    origin: Origin
+
+
 class MaskRule(Value):
     """Credentials in a file or a variable: the command sees placeholders, the gateway puts the values in."""
 
@@ -242,6 +252,7 @@ class Policy(Value):
     secrets: tuple[SecretRule, ...] = ()
     masks: tuple[MaskRule, ...] = ()
     signing: tuple[SigningRule, ...] = ()
+    carrier_options: tuple[CarrierOption, ...] = ()
     limits: Limits = Limits()
     trace: TraceRule = TraceRule()
     profiles: tuple[str, ...] = ()  # agent profiles in force
@@ -272,7 +283,7 @@ class Policy(Value):
     containers: Literal["none", "nested"] = "none"  # "nested": engines of containers run inside, as root there
     image: str = ""  # the system trees of the view come from it (``grammar.parse_image``); empty: the host's
     platform: str = ""  # of ``image`` (``grammar.parse_platform``); empty: this machine's
-    backend: Literal["native", "docker", "auto", "landlock"] = "native"  # what makes the sandbox (``membrane.backend``)
+    backend: Literal["native", "docker", "podman", "auto", "landlock"] = "native"  # what makes the sandbox
     offer_proxy: bool = False  # proxy variables inside, for programs that look for them
     levels: tuple[str, ...] = ()  # the files that were read, in order
     digest: str = ""  # SHA-256 over all that was read, hex

@@ -20,6 +20,7 @@ from .contradictions import check_mounts
 from .document import Mapping, Scalar
 from .globs import MOST_EXPRESSIONS, Pattern
 from .model import (
+    CarrierOption,
     DeviceRule,
     EnvRule,
     Malformed,
@@ -395,6 +396,11 @@ class Reader:
                     source, target, mode = self._checked(item, key, dockerargs.volume, value, workspace, self.home)
                     rule = self._checked(item, key, grammar.mount_rule, source, target, mode, origin, self.home)
                     level["mounts"].append(rule)
+                elif kind == "carrier":
+                    if not value.startswith(tuple(f"{name}=" for name in dockerargs.BOUNDS)):
+                        self._widens(key, item)
+                    word = self._checked(item, key, dockerargs.carrier, value)
+                    level["carrier_options"].append(CarrierOption(word, origin))
                 else:
                     name, value = dockerargs.limit(kind, value)
                     number = self._checked(item, key, grammar.LIMITS[name], value)

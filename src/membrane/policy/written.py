@@ -154,6 +154,11 @@ def write_files(policy: Policy, _key: Key) -> Any:
     return out
 
 
+def write_args(policy: Policy, _key: Key) -> list[str] | None:
+    """What does not become another key."""
+    return [rule.text.replace("$", "$$") for rule in policy.carrier_options] or None
+
+
 def write_sockets(policy: Policy, _key: Key) -> Any:
     if policy.open_sockets:
         return "all"

@@ -290,9 +290,7 @@ class Boundary(ABC):
         self._entry = registry.Run(facts.state, self.record)
         self._claim = self._claimed(facts)
         self._prepare()
-        self._exposed = ports.listen(
-            self.policy.expose, ports.CARRIED if self.policy.backend == "docker" else ports.LOOPBACK
-        )
+        self._exposed = ports.listen(self.policy.expose)
 
     def _claimed(self, facts: HostFacts) -> Claim:
         """No apply has its stage in a tree that the command writes, as long as this is held."""

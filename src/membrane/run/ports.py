@@ -2,7 +2,7 @@
 
 They are made by the supervisor, so that a port in use stops the run, and served by the gateway
 (``gateway.exposed``).  Only 127.0.0.1 and ::1: no machine on the network reaches a server that an agent started.  In a
-container that carries the run they are the container's, and docker publishes them on that loopback.
+container that carries the run they are of its loopback, and others on that of the host lead to them (``ui.carry``).
 """
 
 from __future__ import annotations
@@ -19,13 +19,10 @@ if TYPE_CHECKING:
 
 _BACKLOG = 128
 _NO_IPV6 = frozenset((errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT))
-
-
 LOOPBACK = ((_socket.AF_INET, "127.0.0.1"), (_socket.AF_INET6, "::1"))
-CARRIED = ((_socket.AF_INET, "0.0.0.0"),)  # noqa: S104 - of a container, which publishes it on the host's loopback
 
 
-def listen(rules: tuple[PortRule, ...], places: tuple[tuple[int, str], ...] = LOOPBACK) -> list[tuple[str, int]]:
+def listen(rules: tuple[PortRule, ...]) -> list[tuple[str, int]]:
     """Bind the ports of all rules; (role, descriptor) of each listener, the role ``exposed:PORT`` with the port inside.
 
     Raises:
@@ -34,7 +31,7 @@ def listen(rules: tuple[PortRule, ...], places: tuple[tuple[int, str], ...] = LO
     out: list[tuple[str, int]] = []
     try:
         for rule in rules:
-            for family, address in places:
+            for family, address in LOOPBACK:
                 try:
                     out.append((f"exposed:{rule.inside}", _listener(family, address, rule.outside)))
                 except OSError as error:
@@ -56,7 +53,7 @@ def shown(rules: tuple[PortRule, ...]) -> tuple[str, ...]:
 
 
 def _listener(family: int, address: str, port: int) -> int:
-    opened = _socket.socket(family, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
+    opened = _socket.socket(family, _socket.SOCK_STREAM)  # close-on-exec, as every socket of Python (PEP 446)
     try:
         opened.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)  # TIME_WAIT of the last run
         if family == _socket.AF_INET6:

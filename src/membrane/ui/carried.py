@@ -3,10 +3,15 @@
 Theory of operation
 -------------------
 ``carry`` is pid 1.  It listens on a socket in a private tmpfs, says so by a file in Membrane's state, and takes one
-caller: ``hand``, started by ``docker exec``, which copies what it reads to that socket.  So the policy and the values
-of secrets come by a pipe, and are in no argument, variable or file.  The connection stays open as long as the
+caller: ``hand``, started by ``docker exec``, which copies between its streams and that socket.  So the policy and the
+values of secrets come by a pipe, and are in no argument, variable or file.  The connection stays open as long as the
 Membrane outside lives: when it ends, whatever killed that one, the run gets SIGTERM and, after ``GRACE`` seconds, the
 container ends, and with it every process (pid_namespaces(7)).
+
+After the frame the same pipe has streams (``ui.pipe``).  For each unix socket that the policy names and each port of
+the caller's loopback pid 1 listens at the same place of the container, before the run begins, so that the run finds
+them as it would on the caller's machine; only the supervisor and its gateway can reach these places.  Files that the
+caller named come the other way: what the run writes to a FIFO goes to the half outside, which has the file.
 
 The run is a child, in the foreground of the terminal if there is one; pid 1 forwards signals to it, lets it go on when
 it stops itself (there is no shell here), and reaps.  It ends with its status, 128+n for signal n.
@@ -24,6 +29,7 @@ import time
 
 from ..errors import EX_WRAPPER, HostError, MembraneError
 from ..value import Value
+from .pipe import BACKLOG, Pipe, Service
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,6 +54,8 @@ class Frame(Value):
     policy: bytes  # ``codec.dump``
     secrets: tuple[bytes, ...]
     places: tuple[tuple[str, int], ...]  # the trees that may be written, with their inodes outside
+    services: tuple[tuple[str, str], ...] = ()  # outside, by number: ("socket", path), ("port", number), ("file", path)
+    exposed: tuple[int, ...] = ()  # ports of this loopback that the half outside may open, by number
 
     def dump(self) -> bytes:
         """The frame with its length (8 bytes, big endian) in front."""
@@ -68,12 +76,25 @@ def main(words: list[str]) -> int:
 
 
 def hand() -> int:
-    """Copy stdin to pid 1 until it ends."""
+    """Copy stdin to pid 1 and what it says to stdout, until stdin ends."""
     with socket.socket(socket.AF_UNIX) as door:
         door.connect(DOOR)
-        while data := os.read(0, 1 << 16):
-            door.sendall(data)
+        reader = os.fork()  # two processes: neither direction waits for the other
+        if not reader:
+            _copy(door.fileno(), 1)
+            os._exit(0)
+        _copy(0, door.fileno())
+        door.shutdown(socket.SHUT_RDWR)
     return 0
+
+
+def _copy(source: int, sink: int) -> None:
+    try:
+        while data := os.read(source, 1 << 16):
+            while data:
+                data = data[os.write(sink, data) :]
+    except OSError:
+        pass  # one of the two has ended
 
 
 def carry(name: str) -> int:
@@ -87,6 +108,9 @@ def carry(name: str) -> int:
     os.unlink(DOOR)
     try:
         frame = read(line)
+        pipe = Pipe(line.fileno(), line.fileno(), 1, [Service("port", port=port) for port in frame.exposed])
+        files = _Files(pipe)
+        _offer(frame, pipe, files)
     except MembraneError as error:
         print("membrane: " + "\n".join(error.lines()), file=sys.stderr, flush=True)
         return error.exit_code
@@ -95,6 +119,8 @@ def carry(name: str) -> int:
     if not child:
         status = EX_WRAPPER
         try:
+            files.forget()
+            pipe.close()
             line.close()
             status = _run(frame)
             sys.stderr.flush()
@@ -105,14 +131,83 @@ def carry(name: str) -> int:
     for number in (*FORWARDED, signal.SIGCHLD):
         signal.signal(number, lambda _number, _frame: None)
     signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
-    return _wait(child, line, wake)
+    status = _wait(child, pipe, wake)
+    files.finish()
+    return status
 
 
-def _wait(child: int, line: socket.socket, wake: int) -> int:
+class _Files:
+    """What the run writes, and the half outside has a file for."""
+
+    def __init__(self, pipe: Pipe) -> None:
+        self._pipe = pipe
+        self._open: list[int] = []  # streams
+        self._kept: list[int] = []  # a writer of each FIFO: no end before the run's
+        self._last: list[tuple[str, int]] = []
+
+    def add(self, path: str, service: int) -> None:
+        """A path of /run gets a FIFO, any other is sent when it is whole."""
+        if not path.startswith(f"{DOOR}-"):
+            self._last.append((path, service))
+            return
+        os.mkfifo(path, 0o600)
+        source = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._kept.append(os.open(path, os.O_WRONLY | os.O_CLOEXEC))
+        self._open.append(self._pipe.send(source, service))
+
+    def forget(self) -> None:
+        """In the child, which writes by name."""
+        for fd in self._kept:
+            os.close(fd)
+
+    def finish(self) -> None:
+        """Send the rest; wait for the half outside to have written it, as long as it goes on."""
+        self.forget()
+        for path, service in self._last:
+            try:
+                self._open.append(self._pipe.send(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW), service))
+            except OSError:
+                continue  # the run ended before it had one
+        while any(self._pipe.is_open(number) for number in self._open):
+            poll = select.poll()
+            for fd, events in self._pipe.waits().items():
+                poll.register(fd, events)
+            ready = poll.poll(GRACE * 1000)
+            if not ready:
+                return
+            _turn(self._pipe, ready)
+
+
+def _offer(frame: Frame, pipe: Pipe, files: _Files) -> None:
+    """Be what the run will find.
+
+    Raises:
+        HostError: a place cannot be made.
+    """
+    for number, (kind, where) in enumerate(frame.services):
+        try:
+            if kind == "file":
+                files.add(where, number)
+                continue
+            if kind == "socket":
+                os.makedirs(os.path.dirname(where), 0o700, exist_ok=True)
+            listener = socket.socket(socket.AF_UNIX if kind == "socket" else socket.AF_INET)
+            listener.bind(where if kind == "socket" else ("127.0.0.1", int(where)))
+            listener.listen(BACKLOG)
+        except OSError as error:
+            raise HostError("make a place for a service of yours", error.strerror or "", target=where) from None
+        pipe.listen(listener, number)
+
+
+def _turn(pipe: Pipe, ready: list[tuple[int, int]]) -> None:
+    try:
+        pipe.turn(ready)
+    except HostError:
+        pipe.close()
+
+
+def _wait(child: int, pipe: Pipe, wake: int) -> int:
     """Until the child has ended, or the time for it has."""
-    poll = select.poll()
-    poll.register(wake, select.POLLIN)
-    poll.register(line, select.POLLIN)
     end = 0.0
     while True:
         while True:
@@ -130,15 +225,19 @@ def _wait(child: int, line: socket.socket, wake: int) -> int:
         left = max(0.0, end - time.monotonic()) if end else None
         if left == 0.0:
             return 128 + signal.SIGTERM
-        for fd, _ in poll.poll(None if left is None else left * 1000):
-            if fd == wake:
-                for number in os.read(wake, 512):
-                    if number in FORWARDED:
-                        os.kill(child, number)
-            else:  # nothing more is said: there is nobody outside
-                poll.unregister(line)
-                end = time.monotonic() + GRACE
-                os.kill(child, signal.SIGTERM)
+        poll = select.poll()
+        poll.register(wake, select.POLLIN)
+        for fd, events in pipe.waits().items():
+            poll.register(fd, events)
+        ready = poll.poll(None if left is None else left * 1000)
+        if any(fd == wake for fd, _events in ready):
+            for number in os.read(wake, 512):
+                if number in FORWARDED:
+                    os.kill(child, number)
+        _turn(pipe, ready)
+        if pipe.ended and not end:  # nothing more is said: there is nobody outside
+            end = time.monotonic() + GRACE
+            os.kill(child, signal.SIGTERM)
 
 
 def read(line: socket.socket) -> Frame:

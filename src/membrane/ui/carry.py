@@ -1,4 +1,4 @@
-"""``--backend docker``: a run in a container that carries it, from outside.
+"""``--backend docker`` and ``podman``: a run in a container that carries it, from outside.
 
 Theory of operation
 -------------------
@@ -10,40 +10,56 @@ file), and keeps that pipe open as long as ``docker run`` lives, which it knows 
 by whatever signal, the one inside sees the end of its pipe and ends the container; the holder removes what is left,
 and ``membrane gc`` what is left when the holder was killed as well.
 
+Over the same pipe the holder serves what the container cannot have (``ui.pipe``): unix sockets and ports of the
+loopback that the policy names, looked at here as the native backend does, and the files of ``--events``,
+``--session-id-file`` and ``--trace-log``, opened here.  Exposed ports listen here, on the loopback only.
+
 This module and what it imports run on macOS: no Linux call, no ctypes.  What was not run there is a Mac itself.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import select
+import socket
+import stat
 import subprocess
 import sys
 
 from ..errors import HostError, PolicyError
 from ..plan import carrier
 from ..policy import codec
-from .carried import Frame, ready
+from ..policy.model import CARRIERS
+from .carried import DOOR, Frame, ready
+from .pipe import Pipe, Service
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import NoReturn
 
-    from ..policy.model import Policy
+    from ..policy.model import Policy, SocketRule
     from .doctor import Row
     from .options import Invocation
 
-ENGINE = "docker"
 PATIENCE = 30.0  # seconds for one answer of the engine
+_PROFILE = "seccomp.json"
 LOOK = 20  # milliseconds between two looks at whether the container listens
-_FILES = ("events", "trace-log", "session-id-file")
+# Files of the caller: how each is opened, and its mode.
+_FILES = {
+    "events": (os.O_APPEND | os.O_NONBLOCK, 0o600),
+    "session-id-file": (os.O_TRUNC, 0o644),
+    "trace-log": (os.O_TRUNC, 0o600),
+}
 _GIT = (".gitconfig", ".config/git")  # what git outside obeys is judged inside
+_BUILD = f"membrane setup container dockerfile | {{}} build -t {carrier.IMAGE} -"
+_REMOTE = {"docker": "docker context use default, unset DOCKER_HOST", "podman": "unset CONTAINER_HOST"}
 COLIMA = (
     "brew install colima docker",
     "colima start --mount $HOME:w --mount /Volumes/src:w   (where the workspaces are, as well)",
-    f"membrane setup container dockerfile | docker build -t {carrier.IMAGE} -",
+    _BUILD.format("docker"),
 )
 
 
@@ -60,21 +76,48 @@ def run(invocation: Invocation, policy: Policy, workspace: str, state: str) -> i
     """
     if policy.backend == "landlock":
         raise PolicyError("make a sandbox", "backend landlock needs Linux", fix=("membrane --backend docker -- ...",))
-    policy = policy.replace(backend="docker")
+    if policy.backend not in CARRIERS:
+        policy = policy.replace(backend="docker")
     carrier.refuse(policy)
-    reported = _reported(invocation, workspace)
     from ..run import installed, secrets, sources
 
     mounted = [os.path.realpath(rule.path) for rule in policy.mounts if rule.mode == "rw"]
-    engine = _engine([workspace, state, *mounted])
-    trees = _trees(policy, workspace, state, engine)
+    engine = _engine(policy.backend, [workspace, state, *mounted])
+    sockets_of_engines = _sockets(_endpoint(engine))
+    trees = _trees(policy, workspace, state, sockets_of_engines)
     writable = [workspace, *(tree.path for tree in trees if tree.mode == "rw")]
     installed.refuse(writable)
     _check_case(writable)
     values = secrets.values(policy, os.environ, [*writable, *sources.kept(state)])
+    sockets = _sockets_that_open(policy, workspace, [*writable, state], sockets_of_engines)
+    policy = policy.replace(unix_sockets=tuple(rule for rule, _service in sockets))
     name = f"membrane-{os.urandom(8).hex()}"
     place = f"{state}/carried"
+    around = carrier.Surroundings(
+        workspace,
+        state,
+        os.path.realpath(os.environ.get("HOME") or "/"),
+        os.geteuid(),
+        os.getegid(),
+        policy.backend,
+        name,
+        f"{place}/{_PROFILE}",
+        tuple(trees),
+        tuple(os.path.join(workspace, rule.path) for rule, _service in sockets),
+        all(os.isatty(fd) for fd in (0, 1, 2)),
+    )
+    words = [policy.backend, "run", *carrier.options(policy, around)]
+    listeners = _exposed(policy)
+    reported, files = _reported(invocation, workspace, state, name)
+    ports = carrier.loopback(policy)
+    services = [service for _rule, service in sockets]
+    services += [Service("port", port=port) for port in ports]
+    services += [Service("file", fd=fd) for _path, fd in files]
+    inside = [("socket", path) for path in around.sockets]
+    inside += [("port", str(port)) for port in ports]
+    inside += [("file", path) for path, _fd in files]
     lock = _claim(place, name)
+    _profile(place)
     frame = Frame(
         installed.VERSION,
         workspace,
@@ -84,56 +127,141 @@ def run(invocation: Invocation, policy: Policy, workspace: str, state: str) -> i
         codec.dump(carrier.carried(policy)),
         tuple(values),
         tuple((path, os.stat(path).st_ino) for path in writable),
+        tuple(inside),
+        tuple(rule.outside for rule in policy.expose),
     )
-    around = carrier.Surroundings(
-        workspace,
-        state,
-        os.path.realpath(os.environ.get("HOME") or "/"),
-        os.geteuid(),
-        os.getegid(),
-        name,
-        _profile(place),
-        tuple(trees),
-        all(os.isatty(fd) for fd in (0, 1, 2)),
-    )
-    words = [ENGINE, "run", *carrier.options(policy, around)]
     alive, lives = os.pipe()
     if not os.fork():
         os.close(lives)
-        _hold(engine, frame, name, state, alive)
+        _hold(engine, frame, name, state, alive, services, listeners)
     os.close(alive)
     for fd in (lives, lock):
         os.set_inheritable(fd, True)
     os.execv(engine, words)
 
 
-def _reported(invocation: Invocation, workspace: str) -> dict[str, str | bool]:
-    """Arguments of ``prepare.RunOptions``; files are made in the container, so only in what it shares with us."""
+def _reported(
+    invocation: Invocation, workspace: str, state: str, name: str
+) -> tuple[dict[str, str | bool], list[tuple[str, int]]]:
+    """Arguments of ``prepare.RunOptions``, and for each file of the caller where the run writes it and our descriptor.
+
+    Raises:
+        HostError: a file cannot be opened.
+    """
+    from ..run.event_log import open_for_caller
+    from .cli import events_place
+
     fields: dict[str, str | bool] = {}
-    for name, value in {**invocation.fields("run"), "debug": invocation.has("debug")}.items():
+    for field, value in {**invocation.fields("run"), "debug": invocation.has("debug")}.items():
         assert not isinstance(value, tuple)
-        fields[name] = value
-    for option in _FILES:
+        fields[field] = value
+    files: list[tuple[str, int]] = []
+    for option, (flags, mode) in _FILES.items():
         value = invocation.last(option)
+        if option == "events":
+            value = events_place(value)
         if not value or value in ("-", "stderr"):
             continue
-        path = os.path.join(os.path.realpath(os.path.dirname(os.path.join(workspace, value))), os.path.basename(value))
-        if value.startswith("fd:") or not path.startswith(f"{workspace.rstrip('/')}/"):
-            cause = f"backend docker does not carry --{option} {value}: the container shares the workspace only"
-            fix = ("name a file in the workspace", "membrane trace export @last")
-            raise PolicyError("read the options", cause, fix=fix)
+        if value.startswith("fd:") and option == "events":
+            fd = int(value[3:])
+        else:
+            try:
+                fd = open_for_caller(os.path.join(workspace, value), flags, mode)
+            except OSError as error:
+                raise HostError(f"write --{option}", error.strerror or "", target=value) from None
+        path = f"{DOOR}-{option}"
+        if option == "trace-log":  # it is made from the record, at the end
+            path = f"{state}/carried/{name}.log{'.gz' if value.endswith('.gz') else ''}"
         fields[option.replace("-", "_")] = path
-    return fields
+        files.append((path, fd))
+    return fields, files
 
 
-def _client(writable: list[str]) -> str:
-    """Path of the client, in an entry of PATH that no command could have filled; empty: there is none.
+def _exposed(policy: Policy) -> list[tuple[socket.socket, int]]:
+    """Listeners on our loopback, with the number of the port.
+
+    Raises:
+        PolicyError: a port is in use, or may not be bound.
+    """
+    if not policy.expose:
+        return []
+    from ..run import ports
+
+    return [
+        (socket.socket(fileno=fd), number)
+        for number, rule in enumerate(policy.expose)
+        for _role, fd in ports.listen((rule,))
+    ]
+
+
+def _sockets_that_open(
+    policy: Policy, workspace: str, owned: list[str], of_engines: list[str]
+) -> list[tuple[SocketRule, Service]]:
+    """The rules of unix sockets with what they lead to; optional ones that cannot be opened are left out.
+
+    Args:
+        owned: trees that a command can write, and our state.
+        of_engines: where sockets of engines are.
+
+    Raises:
+        PolicyError: what a rule names is no socket that may be opened.
+    """
+    out: dict[str, tuple[SocketRule, Service]] = {}
+    engines = set()
+    for path in of_engines if policy.unix_sockets else ():
+        try:
+            engines.add(_identity(os.stat(path)))
+        except OSError:
+            continue
+    for rule in policy.unix_sockets:
+        written = os.path.join(workspace, rule.path)
+        path = os.path.realpath(written)
+        cause, fix = _flaw(path, owned, engines)
+        if not cause:
+            out.setdefault(written, (rule, Service("socket", path, os.lstat(path).st_uid)))
+        elif not rule.optional:
+            cause = f"unix_sockets: {rule.path} {cause}"
+            raise PolicyError("bind a rule", cause, where=str(rule.origin), fix=(fix,))
+    return list(out.values())
+
+
+def _identity(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
+
+
+def _flaw(path: str, owned: list[str], engines: set[tuple[int, int]]) -> tuple[str, str]:
+    """Why a path is no socket that may be opened, and what to do; empty: it is one."""
+    name_one = "name one socket"
+    try:
+        found = os.lstat(path)
+    except OSError as error:
+        return error.strerror or "", "start the service it belongs to"
+    if not stat.S_ISSOCK(found.st_mode):
+        return "is not a socket", name_one
+    if _identity(found) in engines:
+        return "is an engine's, which is outside of every rule", "use the native backend for that"
+    if any(path.startswith(f"{tree.rstrip('/')}/") for tree in owned):
+        return "is where the command can make one", name_one
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:  # a stream service does not notice (unix(7))
+        try:
+            probe.connect(path)
+        except OSError as error:
+            if error.errno == errno.EPROTOTYPE:
+                return "", ""
+            if error.errno == errno.ECONNREFUSED:
+                return "has no program that listens", "start the service it belongs to"
+            return error.strerror or str(error), "ask its owner for the right"
+    return "is not a stream socket", name_one
+
+
+def _client(name: str, writable: list[str]) -> str:
+    """Path of the client of this name, in an entry of PATH that no command could have filled; empty: there is none.
 
     Args:
         writable: trees that a command can write, without links; a name in one is not executed outside.
     """
     for entry in os.environ.get("PATH", os.defpath).split(os.pathsep):
-        path = os.path.join(entry, ENGINE)
+        path = os.path.join(entry, name)
         if entry.startswith("/") and os.access(path, os.X_OK) and os.path.isfile(path):
             places = (os.path.realpath(entry), os.path.realpath(path))
             if not any(place == tree or place.startswith(f"{tree}/") for place in places for tree in writable):
@@ -141,29 +269,53 @@ def _client(writable: list[str]) -> str:
     return ""
 
 
-def _engine(writable: list[str]) -> str:
-    """Path of the client, whose daemon answers and has the image.
+def _engine(name: str, writable: list[str]) -> str:
+    """Path of the client, whose engine answers, is on this machine and has the image.
 
     Args:
+        name: docker or podman.
         writable: as of ``_client``.
 
     Raises:
         HostError: with what to do.
     """
-    path = _client(writable)
-    fix = COLIMA if sys.platform == "darwin" else ("start Docker, or join the group docker",)
+    path = _client(name, writable)
+    fix: tuple[str, ...] = ("start Docker, or join the group docker",) if name == "docker" else (f"install {name}",)
+    if sys.platform == "darwin" and name == "docker":
+        fix = COLIMA
     if not path:
-        cause = "PATH has no docker command outside of what commands can write"
+        cause = f"PATH has no {name} command outside of what commands can write"
         raise HostError("carry the run", cause, fix=fix)
+    if (endpoint := _endpoint(path)) and not endpoint.startswith("unix://"):
+        cause = f"{name} speaks with an engine on another machine ({endpoint}), which has not your files"
+        raise HostError("carry the run", cause, fix=(f"use an engine of this machine: {_REMOTE[name]}",))
     try:
         done = _ask(path, "image", "inspect", "--format={{.Id}}", carrier.IMAGE)
     except subprocess.TimeoutExpired:
-        raise HostError("carry the run", f"docker gives no answer in {PATIENCE:.0f} s", fix=fix) from None
-    if done.returncode and "no such image" in done.stderr.lower():
-        raise HostError("carry the run", f"docker has no image {carrier.IMAGE}", fix=COLIMA[-1:])
+        raise HostError("carry the run", f"{name} gives no answer in {PATIENCE:.0f} s", fix=fix) from None
+    said = done.stderr.strip()
+    if done.returncode and ("no such image" in said.lower() or "image not known" in said):
+        raise HostError("carry the run", f"{name} has no image {carrier.IMAGE}", fix=(_BUILD.format(name),))
     if done.returncode:
-        raise HostError("carry the run", done.stderr.strip().partition("\n")[0] or "docker refused", fix=fix)
+        raise HostError("carry the run", said.partition("\n")[0] or f"{name} refused", fix=fix)
     return path
+
+
+def _endpoint(engine: str) -> str:
+    """Where a client finds its engine, as a URL; empty: it is not known, or podman's own, which needs none.
+
+    Docker: DOCKER_HOST, or that of the context in force.  Podman: CONTAINER_HOST (podman(1)); on macOS its machine
+    shares the home, and is none of another place.
+    """
+    if os.path.basename(engine) == "podman":
+        return os.environ.get("CONTAINER_HOST", "")
+    given = os.environ.get("DOCKER_HOST", "")
+    if given and not os.environ.get("DOCKER_CONTEXT"):
+        return given
+    try:
+        return _ask(engine, "context", "inspect", "--format={{.Endpoints.docker.Host}}").stdout.strip()
+    except subprocess.TimeoutExpired:
+        return ""
 
 
 def features() -> list[Row]:
@@ -172,7 +324,7 @@ def features() -> list[Row]:
 
     support = Support("yes")
     try:
-        _engine([os.path.realpath(os.getcwd())])
+        _engine("docker", [os.path.realpath(os.getcwd())])
     except HostError as error:
         support = Support("no", error.cause, "; ".join(error.fix))
     return [("docker", f"a daemon with the image {carrier.IMAGE}", support)]
@@ -184,7 +336,7 @@ def _ask(engine: str, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def _trees(policy: Policy, workspace: str, state: str, engine: str) -> list[carrier.Tree]:
+def _trees(policy: Policy, workspace: str, state: str, of_engines: list[str]) -> list[carrier.Tree]:
     """What the container shows beside the workspace and the state.
 
     Raises:
@@ -196,9 +348,9 @@ def _trees(policy: Policy, workspace: str, state: str, engine: str) -> list[carr
     for rule in policy.mounts:
         path = os.path.realpath(rule.path)
         if os.path.exists(path):
-            _check(path, rule.path, str(rule.origin), engine)
+            _check(policy.backend, path, rule.path, str(rule.origin), of_engines)
             out.append(carrier.Tree(path, rule.mode))
-    _check(workspace, workspace, "", engine)
+    _check(policy.backend, workspace, workspace, "", of_engines)
     for path in (*policy.extra_ca, *policy.authority):
         if os.path.isfile(path):
             out.append(carrier.Tree(os.path.realpath(path), "ro"))
@@ -209,12 +361,13 @@ def _trees(policy: Policy, workspace: str, state: str, engine: str) -> list[carr
     return [tree for tree in out if tree.path not in (workspace, state)]
 
 
-def _check(path: str, written: str, where: str, engine: str) -> None:
+def _check(backend: str, path: str, written: str, where: str, of_engines: list[str]) -> None:
+    what = f"backend {backend} does not carry {written}"
     if not (os.path.isdir(path) or os.path.isfile(path)):
-        raise PolicyError("bind a rule", f"backend docker does not carry {written}: no file or directory", where=where)
-    for socket in _sockets(engine):
-        if path == "/" or socket.startswith(f"{path}/"):
-            cause = f"backend docker does not carry {written}: docker's socket is in it"
+        raise PolicyError("bind a rule", f"{what}: no file or directory", where=where)
+    for known in of_engines:
+        if path == "/" or known.startswith(f"{path}/"):
+            cause = f"{what}: the socket of an engine is in it"
             raise PolicyError("bind a rule", cause, where=where, fix=("name the tree that the command needs",))
 
 
@@ -248,19 +401,14 @@ def _check_case(trees: list[str]) -> None:
             raise PolicyError("bind a rule", cause, fix=fix)
 
 
-def _sockets(engine: str) -> list[str]:
+def _sockets(endpoint: str) -> list[str]:
     """Where sockets of engines are: the usual places, and the one that this client uses."""
-    home = os.environ.get("HOME", "")
-    known = ["/var/run/docker.sock", "/run/docker.sock"]
+    home, runtime = os.environ.get("HOME", ""), os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
+    known = ["/var/run/docker.sock", "/run/docker.sock", "/run/podman/podman.sock", "/run/containerd/containerd.sock"]
+    known += [f"{runtime}/{name}" for name in ("docker.sock", "podman/podman.sock")]
     known += [f"{home}/{name}" for name in (".colima/default/docker.sock", ".docker/run/docker.sock")]
-    given = os.environ.get("DOCKER_HOST", "")
-    if not given:
-        try:
-            given = _ask(engine, "context", "inspect", "--format={{.Endpoints.docker.Host}}").stdout.strip()
-        except subprocess.TimeoutExpired:
-            given = ""
-    if given.startswith("unix://"):
-        known.append(given.removeprefix("unix://"))
+    if endpoint.startswith("unix://"):
+        known.append(endpoint.removeprefix("unix://"))
     return [path for each in known for path in dict.fromkeys((each, os.path.realpath(each)))]
 
 
@@ -275,15 +423,15 @@ def _claim(place: str, name: str) -> int:
     return fd
 
 
-def _profile(place: str) -> str:
+def _profile(place: str) -> None:
     """The seccomp profile as a file: the client reads it."""
     from . import containers
 
-    path, text = f"{place}/seccomp.json", containers.text("seccomp")
+    path, text = f"{place}/{_PROFILE}", containers.text("seccomp")
     try:
         with open(path) as file:
             if file.read() == text:
-                return path
+                return
     except OSError:
         pass
     try:
@@ -292,14 +440,21 @@ def _profile(place: str) -> str:
         os.rename(f"{path}.{os.getpid()}", path)
     except OSError as error:
         raise HostError("write the seccomp profile", error.strerror or "", target=path) from None
-    return path
 
 
 # ---------------------------------------------------------------- the holder
 
 
-def _hold(engine: str, frame: Frame, name: str, state: str, alive: int) -> NoReturn:
-    """Hand the run over, wait for the end of ``docker run``, and leave nothing."""
+def _hold(
+    engine: str,
+    frame: Frame,
+    name: str,
+    state: str,
+    alive: int,
+    services: list[Service],
+    listeners: list[tuple[socket.socket, int]],
+) -> NoReturn:
+    """Hand the run over, serve it until ``docker run`` has ended, and leave nothing."""
     try:
         os.setsid()  # signals of the terminal are for docker
         null = os.open(os.devnull, os.O_RDWR)
@@ -308,17 +463,41 @@ def _hold(engine: str, frame: Frame, name: str, state: str, alive: int) -> NoRet
         line = _hand_over(engine, frame, name, state, alive)
         os.dup2(null, 2)
         if line is not None:
-            poll = select.poll()
-            poll.register(alive, select.POLLIN)
-            poll.poll()
-            assert line.stdin is not None
+            assert line.stdin is not None and line.stdout is not None
+            pipe = Pipe(line.stdout.fileno(), line.stdin.fileno(), 0, services)
+            for listener, number in listeners:
+                pipe.listen(listener, number)
+            _serve(pipe, alive)
+            pipe.close()
             line.stdin.close()
         _remove(engine, name)
-        for path in (f"{state}/carried/{name}", ready(state, name)):
+        for path in _own(state, name):
             if os.path.exists(path):
                 os.unlink(path)
     finally:
         os._exit(0)
+
+
+def _serve(pipe: Pipe, alive: int) -> None:
+    """Until ``docker run`` has ended; what speaks otherwise than it may is served no more, and so ended."""
+    while True:
+        poll = select.poll()
+        poll.register(alive, select.POLLIN)
+        for fd, events in pipe.waits().items():
+            poll.register(fd, events)
+        found = poll.poll()
+        if any(fd == alive for fd, _events in found):
+            return
+        try:
+            pipe.turn(found)
+        except HostError:
+            return
+
+
+def _own(state: str, name: str) -> tuple[str, ...]:
+    """What a run has in the state."""
+    place = f"{state}/carried/{name}"
+    return place, ready(state, name), f"{place}.log", f"{place}.log.gz"
 
 
 def _hand_over(engine: str, frame: Frame, name: str, state: str, alive: int) -> subprocess.Popen[bytes] | None:
@@ -329,11 +508,12 @@ def _hand_over(engine: str, frame: Frame, name: str, state: str, alive: int) -> 
         if poll.poll(LOOK):
             return None  # docker ended, and said why
     words = [engine, "exec", "--interactive", name, "python3", "-I", "-m", carrier.MODULE, "hand"]
-    line = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    line = subprocess.Popen(words, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert line.stdin is not None
+    data = frame.dump()
     try:
-        line.stdin.write(frame.dump())
-        line.stdin.flush()
+        while data:
+            data = data[line.stdin.write(data) :]
     except OSError:
         os.write(2, b"membrane: cannot hand the run to its container: docker exec failed\n")
         return None
@@ -352,9 +532,20 @@ def _remove(engine: str, name: str) -> None:
 def collect(state: str) -> list[str]:
     """Remove containers whose run is dead: a line for each (``membrane gc``).  Without an engine there are none."""
     place = f"{state}/carried"
-    engine = _client([state, os.path.realpath(os.getcwd())])
-    if not engine or not os.path.isdir(place):
+    if not os.path.isdir(place):
         return []
+    out: list[str] = []
+    for name in CARRIERS:
+        if engine := _client(name, [state, os.path.realpath(os.getcwd())]):
+            out += _collect(engine, state, place)
+    for entry in os.listdir(place):
+        name = entry.partition(".")[0]
+        if name.startswith("membrane-") and _is_dead(f"{place}/{name}"):
+            os.unlink(f"{place}/{entry}")
+    return [f"container {name}" for name in out]
+
+
+def _collect(engine: str, state: str, place: str) -> list[str]:
     try:
         found = _ask(engine, "ps", "--all", f"--filter=label={carrier.LABEL}={state}", "--format={{.Names}}")
     except subprocess.TimeoutExpired:
@@ -363,11 +554,7 @@ def collect(state: str) -> list[str]:
     dead = [name for name in names if _is_dead(f"{place}/{name}")]
     for name in dead:
         _remove_now(engine, name)
-    for entry in os.listdir(place):
-        name = entry.removesuffix(".ready")
-        if name.startswith("membrane-") and _is_dead(f"{place}/{name}"):
-            os.unlink(f"{place}/{entry}")
-    return [f"container {name}" for name in dead]
+    return dead
 
 
 def _remove_now(engine: str, name: str) -> None:

@@ -212,13 +212,13 @@ def _run(invocation: Invocation) -> int:
     if invocation.has("yes"):
         raise options.UsageError("parse the command line", "--yes goes with --reset")
     command = invocation.words or shell(dict(os.environ), os.isatty(0))
-    if sys.platform != "linux" or invocation.last("backend") == "docker":
+    if sys.platform != "linux" or _is_carried(invocation.last("backend")):
         return _carry(invocation, _load(invocation, command))
     events = events_place(invocation.last("events"))  # before a descriptor of ours could have its number
 
     def policy() -> Loaded:
         loaded = _load(invocation, command)
-        if loaded.policy.backend == "docker":
+        if _is_carried(loaded.policy.backend):
             raise _Carried(loaded)
         return loaded
 
@@ -226,6 +226,14 @@ def _run(invocation: Invocation) -> int:
         return _run_with(invocation, command, events, policy)
     except _Carried as carried:
         return _carry(invocation, carried.loaded)
+
+
+def _is_carried(backend: str) -> bool:
+    if not backend:
+        return False
+    from ..policy.model import CARRIERS
+
+    return backend in CARRIERS
 
 
 class _Carried(Exception):

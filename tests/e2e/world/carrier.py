@@ -10,7 +10,7 @@ from pathlib import Path
 
 import membrane
 from membrane.plan.carrier import IMAGE
-from world.docker import Daemon
+from world.docker import Engine
 
 TOOLS = (
     *("bash", "sh", "cat", "ls", "env", "id", "grep", "sleep", "touch", "head", "stat", "stty", "rm", "mkdir", "git"),
@@ -19,7 +19,7 @@ TOOLS = (
 PACKAGES = ("cryptography", "yaml", "_yaml", "dns", "hpack", "idna", "publicsuffixlist", "cffi", "_cffi_backend*")
 
 
-def build(daemon: Daemon) -> None:
+def build(daemon: Engine) -> None:
     """Import it into a daemon."""
     root = daemon.directory / "carrier"
     for name in (

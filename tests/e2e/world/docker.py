@@ -9,10 +9,20 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
 PATIENCE = 120.0  # seconds: a deadline, not a measurement
+
+
+class Engine(Protocol):
+    """What an image can be made in."""
+
+    directory: Path
+
+    def docker(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """The client."""
 
 
 class Daemon:

@@ -11,6 +11,7 @@ from membrane.plan.build import BASE_KUID, bindings, build
 from membrane.plan.model import RANGE, HostFacts
 from membrane.plan.network import MOST_UDP_PORTS, plan_network
 from membrane.policy.model import (
+    CarrierOption,
     HostRule,
     Limits,
     MountRule,
@@ -98,6 +99,15 @@ def test_a_refused_run_names_the_place_and_is_a_configuration_error() -> None:
         build(policy, FACTS)
     assert caught.value.exit_code == EX_CONFIG
     assert caught.value.where == "project .membrane.yaml:9"
+
+
+def test_an_argument_for_a_container_needs_one() -> None:
+    policy = Policy(carrier_options=(CarrierOption("--cpus=2", HERE),))
+    for backend in ("native", "auto", "landlock"):
+        with pytest.raises(PolicyError, match="args: --cpus is for a container") as caught:
+            build(policy.replace(backend=backend), FACTS)
+        assert caught.value.exit_code == EX_CONFIG and "taskset" in caught.value.fix[0]
+    build(policy.replace(backend="docker"), FACTS)  # the control
 
 
 def test_stores_are_in_our_state_only() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from membrane.policy.dockerargs import Misplaced, limit, translate, volume
+from membrane.policy.dockerargs import Misplaced, carrier, limit, translate, volume
 from membrane.policy.model import Malformed
 
 HOME, WORKSPACE = "/home/me", "/srv/tree"
@@ -24,6 +24,11 @@ def read(*words: str) -> list[tuple[int, str, str]]:
         (("-e A=1",), [(0, "env", "A=1")]),
         (("-e=A=1",), [(0, "env", "A=1")]),
         (("-v", "/a:/b", "-m2g", "--pids-limit=9"), [(1, "mount", "/a:/b"), (2, "memory", "2g"), (3, "pids", "9")]),
+        (
+            ("--cpus", "2", "-c9", "-l a=b"),
+            [(1, "carrier", "--cpus=2"), (2, "carrier", "--cpu-shares=9"), (3, "carrier", "--label=a=b")],
+        ),
+        (("--ulimit=--privileged",), [(0, "carrier", "--ulimit=--privileged")]),
         ((), []),
     ],
 )
@@ -34,7 +39,9 @@ def test_each_form_of_an_option(words: tuple[str, ...], found: list[tuple[int, s
 @pytest.mark.parametrize(
     ("words", "place", "cause"),
     [
-        (("-e", "A=1", "--cpus", "2"), 2, "--cpus"),
+        (("-e", "A=1", "--cap-add", "SYS_ADMIN"), 2, "--cap-add"),
+        (("--memory-swappiness=1",), 0, "without a key here"),
+        (("--cpus",), 0, "has no value"),
         (("--privileged",), 0, "without a key here"),
         (("--network=host",), 0, "use allow: [HOST]"),
         (("A=1",), 0, "is not an option"),
@@ -48,6 +55,28 @@ def test_what_has_no_key_is_refused_at_its_place(words: tuple[str, ...], place: 
         read(*words)
     assert refused.value.place == place
     assert cause in str(refused.value)
+
+
+FOR_NO_CONTAINER = (
+    *("--privileged", "--cap-add", "--security-opt", "--device", "--volumes-from", "--pid", "--ipc", "--uts"),
+    *("--network", "--userns", "--mount", "--tmpfs", "--add-host", "--publish", "-p", "-P", "--name", "--rm"),
+    *("--entrypoint", "--user", "--runtime", "--pull", "--cgroup-parent", "--cgroupns", "--group-add", "--sysctl"),
+    *("--env-file", "--label-file", "--cidfile", "--gpus", "--dns", "--oom-kill-disable", "--oom-score-adj"),
+    *("--shm-size", "--restart", "--init", "--detach"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("option", FOR_NO_CONTAINER)
+def test_what_could_break_the_boundary_reaches_no_container(option: str) -> None:
+    for words in ((option,), (f"{option}=x",), (option, "x"), ("--cpus=1", f"{option} x")):
+        with pytest.raises(Misplaced, match=option):
+            read(*words)
+
+
+def test_labels_of_ours_are_ours() -> None:
+    assert carrier("--label=a=b") == "--label=a=b"
+    with pytest.raises(Malformed):
+        carrier("--label=membrane.state=/x")
 
 
 @pytest.mark.parametrize(

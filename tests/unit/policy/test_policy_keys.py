@@ -31,7 +31,7 @@ INSIDE = {
 }
 
 # Ways to read a key that fills nothing itself.
-NOT_WRITTEN = {"args", "absent"}
+NOT_WRITTEN = {"absent"}
 
 # For each key: texts of a file, and whether each of them widens.
 EXAMPLES: dict[str, list[tuple[str, bool]]] = {
@@ -61,7 +61,12 @@ EXAMPLES: dict[str, list[tuple[str, bool]]] = {
     "image": [("image: a", True), ("image: 'oci:/x'", True)],
     "platform": [("platform: linux/arm64", True)],
     "limits": [("limits: {pids: 4}", False), ("limits: {pids: 6}", True), ("limits: {pids: 0}", True)],
-    "args": [("args: [--pids-limit=4]", False), ("args: [-e, A=1]", True)],
+    "args": [
+        ("args: [--pids-limit=4, --cpus, '2', -c9]", False),
+        ("args: [-e, A=1]", True),
+        ("args: [--ulimit=core=1]", True),
+        ("args: [-l, a=b]", True),
+    ],
     "home": [("home: ephemeral", False), ("home: workspace", False), ("home: shared", True)],
     "view": [("view: project", False), ("view: host", True)],
     "backend": [
@@ -102,7 +107,7 @@ TYPED: dict[str, tuple[Any, str]] = {
     "image": ("oci:~/x", "image: 'oci:~/x'"),
     "platform": ("linux/aarch64/v8", "platform: linux/arm64"),
     "limits": (("pids=9", "memory=1G"), "limits: {pids: 9, memory: 1G}"),
-    "args": (("-e", "A=1", "-m2g"), "args: [-e, A=1, -m2g]"),
+    "args": (("-e", "A=1", "-m2g", "--cpus=2"), "args: [-e, A=1, -m2g, --cpus, '2']"),
     "unix_sockets": (("~/x",), "unix_sockets: [~/x]"),
     "expose": (("1:2",), "ports: {expose: ['1:2']}"),
     "connect": (("1:2",), "ports: {connect: ['1:2']}"),

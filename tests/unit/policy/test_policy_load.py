@@ -762,7 +762,7 @@ def test_an_argument_does_not_open_what_is_mounted_read_only_beside_it(text: str
         ("args: [-e, A=1, --privileged]", "1:17", "'--privileged' is an argument of docker run without a key here"),
         ("args:\n- -p\n- 8000:8000", "2:3", "use ports: {expose: [PORT]}"),
         ("args: [--network=host]", "1:8", "use allow: [HOST]"),
-        ("args: [--cpus=2]", "1:8", "use taskset -c 0-1 membrane"),
+        ("args: [--read-only]", "1:8", "use readonly:"),
         ("args: [alpine]", "1:8", "'alpine' is not an option"),
         ("args:\n- -e", "2:3", "'-e' has no value"),
         ("args: [-v, 'data:/data']", "1:12", "the name of a volume"),

@@ -14,6 +14,7 @@ from membrane.errors import HostError
 from membrane.run.installed import VERSION
 from membrane.ui import carried
 from membrane.ui.carried import Frame
+from membrane.ui.pipe import Pipe
 
 FRAME = Frame(VERSION, "/work", ("a", "b"), (("quiet", True),), (("LANG", "C"),), b"policy", (b"value",), ())
 
@@ -92,7 +93,7 @@ def test_pid_1_ends_as_the_run_does(by: str) -> None:
             os.kill(child, signal.SIGKILL)
         elif by == "the end of the line":
             theirs.close()
-        status = carried._wait(child, ours, wake)
+        status = carried._wait(child, Pipe(ours.fileno(), ours.fileno(), 1, ()), wake)
     finally:
         signal.set_wakeup_fd(fd)
         signal.signal(signal.SIGCHLD, before)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import marshal
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -100,7 +101,8 @@ def test_a_run_is_carried_by_itself(mac: Mac) -> None:
     assert words[0] == "run" and f"--workdir={mac.workspace}" in words and "--cap-drop=ALL" in words
     assert not any("value" in word or "some" in word for word in words)
     frame = marshal.loads((mac.record / "frame").read_bytes())
-    release, workspace, command, options, environ, policy, secrets, places = frame
+    release, workspace, command, options, environ, policy, secrets, places, services, exposed = frame
+    assert (services, exposed) == ((), ())
     assert (release, workspace, command) == (VERSION, str(mac.workspace), ("some", "command"))
     assert dict(options)["quiet"] is True and secrets == (b"value",)
     assert places == ((str(mac.workspace), mac.workspace.stat().st_ino),)
@@ -110,6 +112,36 @@ def test_a_run_is_carried_by_itself(mac: Mac) -> None:
     assert [rule.text for rule in carried.allow if rule.origin.level == "command line"] == ["example.com"]
     profile = next(word for word in words if "seccomp=" in word).partition("seccomp=")[2]
     assert Path(profile).read_text() == containers.text("seccomp")
+
+
+def test_services_of_the_machine_are_looked_at_outside_and_named_inside(mac: Mac) -> None:
+    with socket.socket(socket.AF_UNIX) as agent, socket.create_server(("127.0.0.1", 0)) as taken:
+        agent.bind(str(mac.home / "agent"))
+        agent.listen()
+        (mac.home / "plain").touch()
+        port = taken.getsockname()[1]
+        files = ("--events", str(mac.home / "events"), "--session-id-file=id", "--trace-log=../log.gz")
+        words = (f"--unix-socket={mac.home}/agent", "--connect=5432", "-a", "host.internal:8000-8001", *files)
+        done = mac.run("-q", *words, "--", "x")
+        assert (done.returncode, done.stderr) == (5, ""), done
+        frame = marshal.loads((mac.record / "frame").read_bytes())
+        assert frame[8][:4] == (
+            ("socket", f"{mac.home}/agent"), ("port", "5432"), ("port", "8000"), ("port", "8001"),
+        )  # fmt: skip
+        options = dict(frame[3])
+        assert [where for kind, where in frame[8] if kind == "file"] == [
+            options[name] for name in ("events", "session_id_file", "trace_log")
+        ]
+        assert options["events"] == "/run/membrane-events" and options["trace_log"].endswith(".log.gz")
+        assert (mac.home / "events").exists() and (mac.workspace / "id").exists() and (mac.home / "log.gz").exists()
+        refused = {
+            f"--unix-socket={mac.home}/plain": "is not a socket",
+            f"--unix-socket={mac.home}/gone": "No such file",
+            f"--expose={port}": "the port is in use on this machine",
+        }
+        for word, cause in refused.items():
+            done = mac.run(word, "--", "x")
+            assert done.returncode == 78 and cause in done.stderr, done
 
 
 @pytest.mark.parametrize(
@@ -151,6 +183,20 @@ def test_what_is_missing_is_named_with_colima(mac: Mac) -> None:
         assert done.returncode == 125 and cause in done.stderr and fix in done.stderr, done
         doctor = mac.run("doctor")
         assert doctor.returncode == 1 and cause in doctor.stdout and fix in doctor.stdout, doctor
+
+
+def test_an_engine_of_another_machine_is_refused(mac: Mac) -> None:
+    mac.environ["DOCKER_HOST"] = "unix:///x"
+    assert mac.run("-q", "--arg=--cpus=2", "--", "x").returncode == 5  # the control
+    assert "--cpus=2" in (mac.record / "run").read_text().splitlines()
+    for given in ("tcp://127.0.0.1:2375", "ssh://me@there"):
+        mac.environ["DOCKER_HOST"] = given
+        done = mac.run("--", "x")
+        assert done.returncode == 125 and f"on another machine ({given})" in done.stderr, done
+    del mac.environ["DOCKER_HOST"]
+    mac.client(CLIENT.replace("unix://$HOME/.colima/default/docker.sock", "ssh://there"))
+    done = mac.run("--", "x")
+    assert done.returncode == 125 and "on another machine (ssh://there)" in done.stderr, done
 
 
 def test_a_client_that_a_command_could_have_made_is_not_executed(mac: Mac) -> None:

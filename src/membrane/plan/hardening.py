@@ -11,7 +11,7 @@ from __future__ import annotations
 from .containers import environment as of_containers
 from .containers import set_ids
 from .model import PROXY_PORTS, RESOLVER_V4, HardeningPlan
-from .mounts import absolute, in_view, places
+from .mounts import SYSTEM_TREES, absolute, in_view, places
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -124,6 +124,10 @@ def environment(
     if facts.uid == 0:
         out.setdefault("TAR_OPTIONS", ROOT_TAR_OPTIONS)
     out.update(of_containers(policy, out))
+    if policy.system != "read-only":
+        from .system import environment as of_system
+
+        out.update(of_system(out))
     for rule in policy.env:
         if rule.value is not None:
             out[rule.name] = rule.value
@@ -191,9 +195,16 @@ def plan_hardening(policy: Policy, facts: HostFacts, home: str) -> HardeningPlan
         writable.append(home)
     writable += [places(rule, facts)[1] for rule in policy.mounts if rule.mode == "rw"]
     writable += [in_view(absolute(rule.path, facts.workspace), facts) for rule in policy.unix_sockets]
+    capabilities = 0
+    if policy.system != "read-only":
+        from .system import CAPABILITIES, VAR
+
+        capabilities = CAPABILITIES
+        writable += [*SYSTEM_TREES, VAR]
     return HardeningPlan(
         policy.limits,
         tuple(writable),
+        capabilities=capabilities,
         nested=policy.containers == "nested",
         set_ids=policy.containers == "nested" and set_ids(policy),
         other_sockets=policy.open_sockets,

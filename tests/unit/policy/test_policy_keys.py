@@ -58,6 +58,7 @@ EXAMPLES: dict[str, list[tuple[str, bool]]] = {
     "git_config": [("git_config: protected", False), ("git_config: writable", True)],
     "user_namespaces": [("user_namespaces: refused", False), ("user_namespaces: allowed", True)],
     "containers": [("containers: none", False), ("containers: nested", False)],
+    "system": [("system: read-only", False), ("system: writable", False), ("system: persistent", False)],
     "image": [("image: a", True), ("image: 'oci:/x'", True)],
     "limits": [("limits: {pids: 4}", False), ("limits: {pids: 6}", True), ("limits: {pids: 0}", True)],
     "args": [("args: [--pids-limit=4]", False), ("args: [-e, A=1]", True)],
@@ -98,6 +99,7 @@ TYPED: dict[str, tuple[Any, str]] = {
     "review": (":new", "workspace: review"),
     "live": (True, "workspace: live"),
     "apply": ("safe", "apply: safe"),
+    "system": ("persistent", "system: persistent"),
     "image": ("oci:~/x", "image: 'oci:~/x'"),
     "limits": (("pids=9", "memory=1G"), "limits: {pids: 9, memory: 1G}"),
     "args": (("-e", "A=1", "-m2g"), "args: [-e, A=1, -m2g]"),
@@ -129,6 +131,7 @@ WRONG = {
     "dns_resolver": "a.test",
     "upstream_proxy": "ftp://x",
     "home": "mine",
+    "system": "yes",
     "apply": "some",
     "view": "all",
     "backend": "qemu",
@@ -262,7 +265,7 @@ def test_names_stand_for_one_thing() -> None:
 )
 def test_what_a_key_widens_is_what_its_row_says(name: str, text: str, widens: bool) -> None:
     before = "limits: {pids: 5}\nhard_links: refuse\nworkspace: review\napply: all\n"
-    before += "containers: nested\nbackend: landlock\n"
+    before += "containers: nested\nsystem: persistent\nbackend: landlock\n"
     widening = [each.key.partition(".")[0] for each in read(text, "project", before).widening]
     assert (name in widening) is widens
     assert not read(text, "user", before).widening

@@ -200,7 +200,8 @@ def plan_hardening(policy: Policy, facts: HostFacts, home: str) -> HardeningPlan
         from .system import CAPABILITIES, VAR
 
         capabilities = CAPABILITIES
-        writable += [*SYSTEM_TREES, VAR]
+        trees = SYSTEM_TREES if facts.image is None else [tree.path for tree in facts.image.trees]
+        writable += [*trees, *(tree for tree in ("/etc", VAR) if tree not in trees)]
     return HardeningPlan(
         policy.limits,
         tuple(writable),

@@ -201,10 +201,11 @@ class Overlay(Value):
     # what others may not read of the lowest directory stays closed to it.
     system: bool = False
     closed: bool = False
-    # Of an uppermost lower directory that is ours and made anew for each run: paths in it that hide what is below, and
-    # empty files, which are bound over later.
+    # Of an uppermost lower directory that is ours and made anew for each run: paths in it that hide what is below,
+    # empty files, which are bound over later, and files with their contents.
     hidden: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
+    contents: tuple[tuple[str, bytes], ...] = ()
     make: bool = False  # as of ``Bind``
     own: bool = False  # the same, by the owner of the lowest directory
     origin: str = ""

@@ -334,7 +334,9 @@ def _second_names(facts: HostFacts) -> list[tuple[str, str]]:
 
 def places_of_its_own(policy: Policy, facts: HostFacts) -> tuple[str, ...]:
     """Paths of the view where something else than an image is: none of the image's trees may be above them."""
-    out = ["/dev", "/proc", "/sys", "/run", "/tmp", "/var/tmp", "/var/run", "/var/lock"]  # noqa: S108
+    out = ["/dev", "/proc", "/sys", "/run", "/tmp"]  # noqa: S108
+    if policy.system == "read-only":  # else they are in the layer over /var
+        out += ["/var/tmp", "/var/run", "/var/lock"]  # noqa: S108
     out += [WORKSPACE_NAME, HOME_NAME, facts.home, facts.workspace]
     out += [places(rule, facts)[1] for rule in policy.mounts]
     out += [path for path, _how in facts.repository.shown]
@@ -517,7 +519,8 @@ def _masks(policy: Policy, facts: HostFacts, ops: Sequence[MountOp] = ()) -> lis
     masks: list[MountOp] = [
         Mask(links.get(path, path), path in ETC_SECRET_TREES, "host credentials")
         for path in _etc_secrets(policy, facts)
-        if not policy.open_files and policy.system == "read-only"  # else they are hidden in the layer
+        # Where there is a layer they are hidden in it; but what a rule mounts over that is the host's.
+        if not policy.open_files and (policy.system == "read-only" or any(inside(path, tree) for tree in named))
         # What an image has there is no credential of this machine; what a rule mounts over it is.
         if facts.image is None or any(inside(path, tree) for tree in named)
     ]
@@ -567,9 +570,12 @@ def base(policy: Policy, facts: HostFacts) -> tuple[MountOp, ...]:
     elif facts.image is not None:
         from . import image
 
-        ops += image.operations(facts.image, facts)
+        codex = () if f"/etc/{CODEX}" in facts.existing else (CODEX,)
+        agents = (*INSTRUCTIONS, IN_FORCE, *codex)
+        ops += image.operations(facts.image, facts, agents, layered=layered)
         second = _second_names(facts)
-        ops += [*(Symlink(link, to) for link, to in VAR_LINKS), Directory("/sys")]
+        ops += [] if layered else [Symlink(link, to) for link, to in VAR_LINKS]
+        ops.append(Directory("/sys"))
         ops += [Directory("/home")] if HOME_NAME in dict(second) else []
         ops += [Symlink(name, to) for name, to in second]
     else:
@@ -615,8 +621,7 @@ def base(policy: Policy, facts: HostFacts) -> tuple[MountOp, ...]:
         ops += [*_sockets(policy, facts), *_host_sockets(policy, facts), *_masks(policy, facts)]
         return tuple(_only_private_mount_points(ops, "project" if made.root_hidden else "host", facts.state))
     if facts.image is not None:
-        codex = () if f"/etc/{CODEX}" in facts.existing else (CODEX,)
-        ops += image.etc(facts.image, facts, (*INSTRUCTIONS, IN_FORCE, *codex))
+        ops += image.etc(facts.image, facts, agents, layered=layered)
     else:
         ops += () if layered else _instructions(facts)
         ops += _etc(policy, facts)

@@ -66,7 +66,6 @@ def refuse(policy: Policy, facts: HostFacts, trees: Iterable[str]) -> None:
     for name, open_ in (
         ("containers: nested", policy.containers == "nested"),
         ("user_namespaces: allowed", policy.user_namespaces),
-        ("image", bool(policy.image)),
     ):
         if open_:
             raise _unbound(policy, f"and {name} exclude each other", f"leave {name} out")
@@ -104,6 +103,25 @@ def tree(path: str, facts: HostFacts, hidden: Iterable[str] = (), names: tuple[s
     made = made.replace(system=True, closed=True, hidden=below, names=names, origin="system")
     mounted = [each for each in facts.system.mounted if each.startswith(f"{path}/")]
     return [made, *(Bind(each, each, optional=True, origin="system") for each in mounted)]
+
+
+def image_tree(
+    path: str,
+    sources: tuple[str, ...],
+    facts: HostFacts,
+    names: tuple[str, ...] = (),
+    contents: tuple[tuple[str, bytes], ...] = (),
+) -> Overlay:
+    """The layer over one tree of an image, in which nothing is a secret of the host.
+
+    Args:
+        sources: its directories in the layers of the image, the uppermost first; none: it has no such tree.
+        names, contents: files of ours in it (``Overlay``).
+    """
+    assert facts.system is not None
+    name, place = path[1:].replace("/", "-"), facts.system.place
+    made = Overlay(path, (f"{place}/own/{name}", *sources), f"{place}/{name}", make=True, own=True, system=True)
+    return made.replace(names=names, contents=contents, origin="system")
 
 
 def var(facts: HostFacts) -> Overlay:

@@ -217,11 +217,12 @@ def shown(policy: Policy, facts: HostFacts) -> HostFacts:
         bundle = next((os.path.realpath(path) for path in mounts.BUNDLES if os.path.exists(path)), "")
     shell = "/bin/bash" if tree.find("/bin/bash")[1] == "file" else "/bin/sh"
     facts = facts.replace(existing=frozenset(existing), links=tuple(links))  # by which the places below are found
+    whole = ("/etc",) if policy.system == "read-only" else ("/etc", "/var")
     image = ImageFacts(
         reference=policy.image,
         digest=kept.digest,
         layers=len(kept.layers),
-        trees=tuple(tree.trees(mounts.places_of_its_own(policy, facts), ("/etc",))),
+        trees=tuple(tree.trees(mounts.places_of_its_own(policy, facts), whole)),
         environ=said["environ"],
         entrypoint=said["entrypoint"],
         command=said["command"],

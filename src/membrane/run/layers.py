@@ -56,7 +56,11 @@ def planned(policy: Policy, facts: HostFacts) -> HostFacts:
     for place, kind in mount_points():
         if place.startswith(below):
             mounted.append(place)
-        if layered and any(mounts.inside(place, tree) for tree in (*mounts.SYSTEM_TREES, *mounts.VAR_TREES)):
+        if (
+            layered
+            and not policy.image
+            and any(mounts.inside(place, tree) for tree in (*mounts.SYSTEM_TREES, *mounts.VAR_TREES))
+        ):
             mounted_system.append(place)
         if mounts.inside(facts.state, place):
             state_kind = kind  # of those at one place the later covers
@@ -91,8 +95,10 @@ def _above(policy: Policy, facts: HostFacts) -> str:
 
 
 def _above_system(policy: Policy, facts: HostFacts) -> str:
-    kept = policy.system == "persistent"
-    return f"{facts.state}/system/{mounts.workspace_key(facts.workspace) if kept else _ONCE}"
+    if policy.system != "persistent":
+        return f"{facts.state}/system/{_ONCE}"
+    image = f"-{facts.image.digest.rpartition(':')[2][:16]}" if facts.image is not None else ""
+    return f"{facts.state}/system/{mounts.workspace_key(facts.workspace)}{image}"
 
 
 class Layers:
@@ -172,7 +178,7 @@ class Layers:
                     from . import system
 
                     system.make_own(op)
-                self._like(op.lowers[-1], f"{op.layer}/upper")
+                self._like(op.lowers[1 if op.system and len(op.lowers) > 1 else 0], f"{op.layer}/upper")
 
     @staticmethod
     def _like(tree: str, upper: str) -> None:

@@ -46,11 +46,15 @@ def make_own(op: Overlay) -> None:
         for path in op.names:
             _file(own, path, 0o444)
         if op.target == VAR:
-            for path in (*VAR_DIRECTORIES, *(tree[len(VAR) + 1 :] for tree in VAR_TREES)):
+            # Of an image they are its own: what is here is one with them.
+            trees = [tree[len(VAR) + 1 :] for tree in VAR_TREES] if len(op.lowers) == 1 else []
+            for path in (*VAR_DIRECTORIES, *trees):
                 _directories(own, path)
             for name, to in VAR_LINKS:
                 os.symlink(to, f"{own}/{name}")
-        for path in OWN_FILES.get(op.target, ()):
+        for path, content in op.contents:
+            _file(own, path, 0o644, content)
+        for path in OWN_FILES.get(op.target, ()) if op.closed else ():
             _file(own, path, 0o600, shadow() if os.path.basename(path) == SHADOW else b"")
     except OSError as error:
         raise HostError("make a layer over the system trees", error.strerror or "", target=own) from None

@@ -7,7 +7,20 @@ import pytest
 from membrane.errors import PolicyError
 from membrane.plan import system
 from membrane.plan.build import build
-from membrane.plan.model import Bind, File, HostFacts, Layer, Mask, Overlay, Pin, SandboxPlan, Symlink, SystemLayer
+from membrane.plan.model import (
+    Bind,
+    File,
+    HostFacts,
+    ImageFacts,
+    ImageTree,
+    Layer,
+    Mask,
+    Overlay,
+    Pin,
+    SandboxPlan,
+    Symlink,
+    SystemLayer,
+)
 from membrane.plan.mounts import SYSTEM_TREES
 from membrane.policy.model import MountRule, Origin, Policy
 
@@ -97,6 +110,29 @@ def test_directories_above_what_is_mounted_in_a_layer_cannot_be_renamed() -> Non
     assert set(pins) == {"/opt/a", "/opt/b"} and len(pins) == 2
     plain = build(Policy(mounts=(rule,)), facts)
     assert not [op for op in plain.mounts if isinstance(op, Pin)]  # the control: nothing can be renamed there
+
+
+def test_what_a_rule_mounts_over_the_layer_is_the_hosts_and_masked() -> None:
+    named = made(WRITABLE.replace(mounts=(MountRule("/etc", "ro", Origin("user", "f")),)))
+    assert {op.target for op in named.mounts if isinstance(op, Mask)} == {"/etc/shadow", "/etc/ssl/private"}
+
+
+def test_the_trees_of_an_image_are_layers_too_and_have_no_secret_of_the_host() -> None:
+    trees = (
+        *(ImageTree("/etc", "directory", ("/i/2/etc", "/i/empty")), ImageTree("/usr", "directory", ("/i/1/usr",))),
+        *(ImageTree("/bin", "link", ("usr/bin",)), ImageTree("/srv", "expanded", ())),
+    )
+    image = ImageFacts("a", "sha256:0", 2, trees, passwd=b"root:x:0:0::/:/x\nu:x:1:1::/:/x\n")
+    plan = made(WRITABLE.replace(image="a"), ROOT.replace(image=image, user=""))
+    found = overlays(plan)
+    assert set(found) == {"/etc", "/usr", "/var"} and all(op.system and not op.closed for op in found.values())
+    assert found["/etc"].lowers[1:] == ("/i/2/etc", "/i/empty") and not found["/etc"].hidden
+    assert dict(found["/etc"].contents)["passwd"] == b"root:x:0:0:root:/root:/bin/sh\nu:x:1:1::/:/x\n"
+    assert {"resolv.conf", "hosts", "membrane/AGENTS.md"} <= set(found["/etc"].names)
+    files = {op.target for op in plan.mounts if isinstance(op, File) and op.target.startswith("/etc")}
+    assert files == {"/etc/resolv.conf", "/etc/hosts", "/etc/hostname"}  # the others can be replaced
+    assert not [op for op in plan.mounts if isinstance(op, Layer)]
+    assert {"/etc", "/usr", "/var"} <= set(plan.hardening.landlock_writable)
 
 
 @pytest.mark.parametrize(

@@ -307,3 +307,45 @@ def test_F123_what_an_image_says_is_shown_escaped(box: Box, system: bytes, tmp_p
             [*words, *more], cwd=box.workspace, env=box.environment, capture_output=True, check=True
         ).stdout
         assert b"does not know" in shown and b"\x1b" not in shown and b"\x07" not in shown, shown
+
+
+@pytest.mark.as_root
+def test_F124_with_a_layer_everything_of_the_image_is_roots_and_the_image_stays(
+    box: Box, system: bytes, tmp_path: Path
+) -> None:
+    """Kept for the workspace and this image; links of the image lead nowhere outside."""
+    secret = box.home / "secret"
+    secret.write_text(SECRET)
+    layout = image(
+        tmp_path / "image",
+        system,
+        layer(
+            *(("etc/passwd", b"root:x:7:7::/:/bin/evil\nuser:x:5:5::/:/bin/sh\n"), ("etc/hosts", str(secret))),
+            *(("etc/shadow", b"user:of-the-image:::\n", 0o600), ("etc/resolv.conf", str(secret))),
+            *(("var/run", str(secret)), ("var/lib/db", b"x"), ("opt/tool", b"x\n", 0o4755), ("home", str(box.home))),
+        ),
+        Env=["PATH=/bin"],
+    )
+    script = """
+    cat /opt/new 2>/dev/null
+    for path in /bin/new /etc/new /var/new /var/lib/db /opt/new /var/tmp/x /var/run/x; do
+        echo y >> $path || echo no $path; done
+    cat /etc/passwd /etc/shadow; ls -ld /etc/hosts; echo z > /etc/passwd.new && mv /etc/passwd.new /etc/passwd
+    rm /opt/tool; cat /home/* 2>/dev/null; touch /new 2>/dev/null || echo root is closed
+    """
+    box.policy(presets=[])
+    options = (f"--image=oci:{layout}", "--system=persistent")
+    done = box.run("sh", "-c", script, options=options)
+    lines = done.stdout.splitlines()
+    assert lines[:3] == [
+        "root:x:0:0:root:" + str(box.home) + ":/bin/sh",
+        "user:x:5:5::/:/bin/sh",
+        "user:of-the-image:::",
+    ], done
+    assert lines[3].startswith("-") and lines[4:] == ["root is closed"], done
+    again = box.run("sh", "-c", "cat /etc/passwd /opt/new; ls /opt", options=options)
+    assert again.stdout.split()[-2:] == ["y", "new"] and "of-the-image" not in again.stdout, again
+    assert secret.read_text() == SECRET
+    other = box.run("sh", "-c", "ls /opt; echo x > /opt/tool", options=options[:1])
+    assert (other.returncode, other.stdout) == (2, "tool\n"), other  # without a layer it is as it was
+    assert len(list((box.state / "system").iterdir())) == 1

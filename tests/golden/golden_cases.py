@@ -36,6 +36,7 @@ from membrane.plan.model import (
     ScanHit,
     SocketFact,
     Symlink,
+    SystemLayer,
     Tmpfs,
 )
 from membrane.plan.mounts import workspace
@@ -142,6 +143,12 @@ REVIEWS = USER.replace(reviewed=REVIEWED)
 CASES: dict[str, Case] = {
     "user-default": (DEFAULT, USER),
     "root": (DEFAULT, ROOT),
+    "root-system": (
+        PLAIN.replace(system="persistent", mounts=(MountRule("/srv/data", "rw", OPTION, target="/opt/a/data"),)),
+        ROOT.replace(
+            system=SystemLayer("/root/.membrane/system/app-0/0", ("/usr/local",)), bound=("/opt/service/socket",)
+        ),
+    ),
     "review": (REVIEW.replace(mounts=(MountRule("/srv/data", "rw", HERE),)), REVIEWS),
     "review-root-view-host": (REVIEW.replace(view="host"), ROOT.replace(reviewed=REVIEWED)),
     "view-host": (PLAIN.replace(view="host"), USER),
@@ -439,6 +446,8 @@ REFUSED: dict[str, Case] = {
         REVIEW.replace(mounts=(MountRule("..", "rw", HERE),)),
         _APP.replace(reviewed=REVIEWED),
     ),
+    "a system layer of a plain user": (PLAIN.replace(system="writable"), USER),
+    "a system layer without a place": (PLAIN.replace(system="writable"), ROOT),
     "too many UDP ports": (PLAIN.replace(allow=(host("a.example", (PortRange("udp", 1000, 1256),)),)), USER),
 }
 
@@ -455,7 +464,9 @@ def _operation(op: object) -> str:
         flags = _flags(own=op.own, make=op.make, optional=op.optional, device=op.device)
         return f"bind {'rw' if op.writable else 'ro'} {where}{flags}" + (f"  # {op.origin}" if op.origin else "")
     if isinstance(op, Overlay):
-        lowers, flags = " ".join(op.lowers), _flags(own=op.own, make=op.make)
+        lowers, flags = " ".join(op.lowers), _flags(own=op.own, make=op.make, system=op.system, closed=op.closed)
+        flags += f" hidden: {' '.join(op.hidden)}" if op.hidden else ""
+        flags += f" names: {' '.join(op.names)}" if op.names else ""
         return f"overlay {op.target} of {lowers} changes to {op.layer or 'nowhere'}{flags}  # {op.origin}"
     if isinstance(op, Tmpfs):
         return f"tmpfs {op.target} {op.mode:04o}" + (f" size={op.size}" if op.size else "")
@@ -491,6 +502,8 @@ def render(plan: SandboxPlan) -> str:
     lines += [_operation(op) for op in plan.mounts]
     lines.append(f"network {network.mode} ipv6={network.ipv6} udp={network.udp_ports} tcp={network.tcp_ports}")
     lines += [f"landlock writable {path}" for path in hardening.landlock_writable]
+    if hardening.capabilities:
+        lines.append(f"capabilities {hardening.capabilities:#x}")
     lines.append(f"hardening landlock={hardening.landlock} nested={hardening.nested} {hardening.limits!r}")
     if plan.inspect:
         lines.append("certificate authority of the session")

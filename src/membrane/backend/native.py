@@ -117,6 +117,13 @@ class Native(Backend):
                 where="policy",
                 fix=("run one command that starts the others",),
             )
+        if plan.hardening.capabilities and commands != "one":
+            raise PolicyError(
+                "bind a rule",
+                "system: writable holds for a sandbox of one command only",
+                where="policy",
+                fix=("run one command that starts the others",),
+            )
         launch.begin(Start(plan, argv, terminal, session, umask, notify, commands))
         return NativeCell(launch, commands)
 
@@ -183,6 +190,9 @@ class NativeCell(Cell):
             # A further command would be in the namespaces below the first one's, which ``read_back`` refuses.
             cause = "with --containers the command has namespaces of its own; start what you need from its shell"
             raise HostError("join the session", f"{cause}, or by docker exec")
+        if self._launch.plan.hardening.capabilities:
+            # Each command would be root with the others' capabilities, over the same layer.
+            raise HostError("join the session", "with --system it is one command's; start what you need from its shell")
         spawner = self._spawner = Spawner(self._launch)
         return spawner.listener, spawner.listener_error
 

@@ -21,6 +21,7 @@ import fcntl
 import os
 import select
 import struct
+import sys
 
 from ..escaping import escape
 from ..plan.model import RANGE, Keep
@@ -73,6 +74,9 @@ def init(
     if network is not None:
         # Here, as other runs do without: after the pivot the interpreter's own files may not be in the view.
         from . import containers, engine  # noqa: F401
+    # From here on files have names in the view, where earlier commands may have written what Python would load (a layer
+    # over a toolchain, or over /usr): nothing is imported any more, by the command before execve(2) neither.
+    sys.meta_path.clear()
     with Step(channel, "build the view"):
         listening = view.build(plan.mounts, trees, clone=not plan.base_kuid)
     for sock in listening:
@@ -160,7 +164,7 @@ def assemble(start: Start, *, forbidden: bool = False) -> Filters:
         namespaces_are_notified=forbidden,
         ids=(0, 0, RANGE) if plan.base_kuid else (plan.uid, plan.gid, 1),
         set_ids=hardening.set_ids,
-        ids_are_notified=hardening.nested and bool(start.notify) and start.commands == "one",
+        ids_are_notified=hardening.strips and bool(start.notify) and start.commands == "one",
         attributes=not (hardening.nested and plan.base_kuid) or hardening.set_ids,
         machine=sc.MACHINE,
     )
@@ -433,12 +437,15 @@ def _command(
                 error = failed.errno or 0  # the supervisor decides whether the run needs it
         if listener < 0 and start.commands == "one" and not hardening.set_ids:  # else the spawner has done it for all
             sc.seccomp_set_filter(seccomp.group_program(sc.MACHINE))
-        if listener < 0 and hardening.nested and not hardening.set_ids:  # no tracer judges set-user-ID files
-            sc.seccomp_set_filter(seccomp.program(nested=True, machine=sc.MACHINE))
+        if listener < 0 and hardening.strips:  # no tracer judges set-user-ID files
+            sc.seccomp_set_filter(seccomp.program(nested=hardening.nested, machine=sc.MACHINE))
         sc.seccomp_set_filter(filters.refusing)
     # Last: while it has more capabilities than they, no other command of the sandbox may trace it (ptrace(2)).
     with Step(channel, "drop capabilities"):
-        if inner is None:
+        if hardening.capabilities:  # in the bounding set as well: execve(2) of root gives what is there
+            sc.drop_bounding_set(hardening.capabilities)
+            sc.drop_capabilities(hardening.capabilities, bounding=False)
+        elif inner is None:
             sc.drop_capabilities(bounding=start.commands == "one")
     channel.send(m.Ready(error, None if listener < 0 else listener))
     if listener >= 0:

@@ -37,6 +37,7 @@ import _socket
 import errno
 import os
 import select
+import sys
 
 from ..errors import MembraneError
 from ..plan.mounts import MASK_SOURCE
@@ -295,6 +296,7 @@ def _spawn(start: Start, end: int, namespaces: dict[str, int], ours: Sequence[Ch
 
 
 def _enter(namespaces: dict[str, int]) -> None:
+    sys.meta_path.clear()  # as in ``init``: files have names in the view now
     sc.setns(namespaces["user"], sc.CLONE_NEWUSER)
     sc.setns(namespaces["mnt"], sc.CLONE_NEWNS)
     # A directory that is bound onto itself now is a second mount above the first, in which a command may have its

@@ -30,8 +30,9 @@ from __future__ import annotations
 import os
 
 from ..errors import EX_CONFIG, HostError
+from ..plan.model import NOBODYS
 from . import syscalls as sc
-from .channel import OVERLAY
+from .channel import OVERLAY, SIGKILL
 from .clones import OverlayFailed
 
 TYPE_CHECKING = False
@@ -68,15 +69,17 @@ def mount(op: Overlay, trees: Sequence[int], scratch: int, target: int) -> None:
     try:
         os.fchdir(scratch)
         place = str(len(os.listdir(".")))
-        os.mkdir(place, 0o700)
+        os.mkdir(place, 0o711)  # ``_close`` looks things up below it
         os.chdir(place)
         for number, tree in enumerate(trees):
             if os.fstatvfs(tree).f_flag & os.ST_NOEXEC:
                 flags |= sc.MS_NOEXEC  # overlayfs does not ask its layers
             name = str(number)
-            os.mkdir(name, 0o700)
+            os.mkdir(name, 0o711)
             attached.append(name)
             sc.move_mount(tree, name)
+        if op.closed:
+            _close(attached, len(op.lowers) - 1)
         lowers = ":".join(attached[: len(op.lowers)])
         if op.layer:
             layer = attached[-1]
@@ -90,6 +93,32 @@ def mount(op: Overlay, trees: Sequence[int], scratch: int, target: int) -> None:
         os.fchdir(scratch)
         for fd in trees:
             os.close(fd)
+
+
+def _close(attached: list[str], number: int) -> None:
+    """Put a read-only overlay over the directory ``attached[number]`` and in its place.
+
+    overlayfs asks twice: the process, by its ids and capabilities, and who mounted it, about the file that is below
+    (fs/overlayfs/inode.c, ovl_permission; file.c, ovl_open_realfile; namei.c, ovl_lookup).  Who mounts this one owns
+    nothing there, as the id map of the directory (``trees``) leaves its id out, and has no capability over files: so it
+    gives what every other user of the host may have.
+    """
+    name, empty = f"{number}-closed", f"{number}-empty"
+    # overlayfs takes no single layer.  Above, as of the lowest one it asks no attributes (namei.c, ovl_lookup_single),
+    # which of a directory that is closed would be an error of the whole look-up.
+    os.mkdir(empty, 0o755)
+    os.mkdir(name, 0o711)
+    sc.set_file_ids(NOBODYS, NOBODYS)
+    try:
+        flags = sc.MS_RDONLY | sc.MS_NOSUID | sc.MS_NODEV
+        sc.mount("overlay", name, "overlay", flags, f"lowerdir={empty}:{attached[number]},{OPTIONS}")
+    finally:
+        sc.set_file_ids(0, 0)
+        # A change of credentials clears both (prctl(2)).  Should the launcher have ended in between, the supervisor's
+        # end of the channel says so.
+        sc.set_dumpable(True)
+        sc.set_parent_death_signal(SIGKILL)
+    attached[number] = name
 
 
 def why(cause: str, number: int, target: str, layer: str) -> CannotOverlay:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 READ_ONLY = "read-only: the kernel refused an overlay"
 LEFT_OUT = "left out: something else is there in the sandbox's home"
 _SETS = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
+_EMPTY = ("CapInh", "CapAmb")  # whatever the command keeps
 
 
 def read_back(pid: int, plan: SandboxPlan) -> tuple[int, tuple[Binding, ...]]:
@@ -36,7 +37,8 @@ def read_back(pid: int, plan: SandboxPlan) -> tuple[int, tuple[Binding, ...]]:
         HostError: something that was set is not in force.
     """
     # Nested ones are those of a user namespace of its own, which is checked below.
-    status, out = _status(pid, plan.base_kuid + plan.uid, () if plan.hardening.nested else _SETS)
+    sets = () if plan.hardening.nested else _SETS
+    status, out = _status(pid, plan.base_kuid + plan.uid, sets, plan.hardening.capabilities)
     for name in ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup"):
         if os.readlink(f"/proc/{pid}/ns/{name}") == os.readlink(f"/proc/self/ns/{name}"):
             raise HostError("confirm the confinement", f"the {name} namespace is the host's", target=f"pid {pid}")
@@ -119,8 +121,8 @@ def confined(pid: int, uid: int, said: str) -> tuple[Binding, ...]:
     return (*out, Binding("Landlock", said, "bound", True))
 
 
-def _status(pid: int, uid: int, sets: tuple[str, ...] = _SETS) -> tuple[dict[str, str], list[Binding]]:
-    """The fields of proc_pid_status(5), and what of them is in force."""
+def _status(pid: int, uid: int, sets: tuple[str, ...] = _SETS, kept: int = 0) -> tuple[dict[str, str], list[Binding]]:
+    """The fields of proc_pid_status(5), and what of them is in force; ``kept``: capabilities that stay."""
     fd = os.open(f"/proc/{pid}/status", os.O_RDONLY | os.O_CLOEXEC)
     try:
         text = os.read(fd, 1 << 16).decode("ascii", "replace")
@@ -128,7 +130,7 @@ def _status(pid: int, uid: int, sets: tuple[str, ...] = _SETS) -> tuple[dict[str
         os.close(fd)
     status = dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
     wanted = [("NoNewPrivs", "1"), ("Seccomp", "2")]
-    wanted += [(name, "0" * 16) for name in sets]
+    wanted += [(name, f"{0 if name in _EMPTY else kept:016x}") for name in sets]
     out = []
     for name, value in wanted:
         if status.get(name, "").strip() != value:

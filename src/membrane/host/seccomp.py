@@ -160,7 +160,7 @@ def program(
             as for everybody without CAP_CHOWN; the kernel says EINVAL (fs/open.c, chown_common), which programs take
             for an error of theirs.  It has no effect with user namespaces of the command, whose ids are others.
         set_ids: with ``nested``, allow files to be made set-user-ID and set-group-ID.
-        ids_are_notified: with ``nested``, leave open(2) and chmod(2) with such a mode to ``notify_program``, whose
+        ids_are_notified: leave open(2) and chmod(2) with such a mode to ``notify_program``, whose
             reader never lets them through.
         attributes: allow extended attributes to be set.  A root caller's writable trees keep ids as the host has them,
             and so would file capabilities (capabilities(7), "namespaced file capabilities").
@@ -178,8 +178,8 @@ def program(
     ]
     labels: dict[str, int] = {}
     judged = _judged(nested, user_namespaces, unix, raw_is_notified, namespaces_are_notified)
-    if nested and (set_ids or ids_are_notified):
-        left = _SETS_MODES if set_ids else _NOTIFIED_MODES
+    if (nested and set_ids) or ids_are_notified:
+        left = _SETS_MODES if nested and set_ids else _NOTIFIED_MODES
         judged = [each for each in judged if each[0] not in left]
     if ids is not None and not nested and not user_namespaces:
         judged += [(name, _mapped(name, argument, ids)) for name, argument in _CHOWN]

@@ -97,6 +97,20 @@ def setns(fd: int, kind: int) -> None:
     _check(_libc.setns(ctypes.c_int(fd), ctypes.c_int(kind)), "setns", hex(kind))
 
 
+def set_file_ids(uid: int, gid: int) -> None:
+    """setfsuid(2), setfsgid(2) of this thread: from 0 to another uid the effective capabilities over files go, and come
+    back from the permitted ones with 0.
+
+    Raises:
+        OSError: an id is not mapped, or CAP_SETUID or CAP_SETGID is lacking (EPERM); neither call says so itself.
+    """
+    for call, number in (("setfsgid", gid), ("setfsuid", uid)):
+        function = getattr(_libc, call)
+        function(ctypes.c_uint(number))
+        if function(ctypes.c_uint(0xFFFFFFFF)) != number:  # which changes nothing
+            raise OSError(1, "Operation not permitted", call)
+
+
 def prctl(option: int, a: int = 0, b: int = 0, c: int = 0, d: int = 0) -> int:
     """prctl(2) with integer arguments."""
     return _check(_prctl(option, a, b, c, d), "prctl", option)
@@ -130,10 +144,10 @@ def drop_capabilities(keep: int = 0, *, bounding: bool = True) -> None:
     _check(_syscall(_NR["capset"], header, (ctypes.c_uint32 * 6)(keep, keep)), "capset")
 
 
-def drop_bounding_set() -> None:
-    """Empty the bounding set (PR_CAPBSET_DROP)."""
-    capability = 0
-    while (result := _prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)) == 0:
+def drop_bounding_set(keep: int = 0) -> None:
+    """Empty the bounding set but for the mask ``keep`` (PR_CAPBSET_DROP)."""
+    capability, result = 0, 0
+    while keep >> capability & 1 or (result := _prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)) == 0:
         capability += 1
     # EINVAL: past the kernel's last capability.  EPERM, at the first: without CAP_SETPCAP the set cannot grow either.
     if ctypes.get_errno() != 22 and (capability or ctypes.get_errno() != 1):

@@ -13,7 +13,7 @@ import errno
 import os
 import stat
 
-from ..plan.model import RANGE, Bind
+from ..plan.model import NOBODYS, RANGE, Bind, Overlay
 from . import messages as m
 from . import syscalls as sc
 from .channel import FDS_PER_MESSAGE, write_file
@@ -21,7 +21,7 @@ from .clones import clone_trees, tree_key
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..plan.model import Overlay, SandboxPlan
+    from ..plan.model import SandboxPlan
     from .channel import Channel
 
 
@@ -46,14 +46,15 @@ def pass_in(channel: Channel, plan: SandboxPlan, userns: int) -> None:
         OSError: the kernel refuses idmapped mounts of a tree, or a tree does not exist.
     """
     trees: list[int] = []
-    owners = {(0, 0): userns}
+    owners = {(id_map(0, plan.base_kuid),) * 2: userns}
+    capable = bool(plan.hardening.capabilities)
     try:
         keys: list[int] = []
         for index, op in enumerate(plan.mounts):
             if isinstance(op, Bind) and op.device:
                 made = {tree_key(index): _node(op.source, plan.base_kuid)}
             else:
-                made = clone_trees(index, op, lambda own: _owner_namespace(own, plan.base_kuid, owners))
+                made = clone_trees(index, op, lambda own: _owner_namespace(own, plan.base_kuid, capable, owners))
             trees += made.values()
             keys += made
         for start in range(0, len(trees), FDS_PER_MESSAGE):
@@ -106,20 +107,36 @@ def id_map(owner: int, base: int) -> str:
     return "".join(f"{inside} {outside} {count}\n" for inside, outside, count in rows)
 
 
-def _owner_namespace(op: Bind | Overlay, base: int, known: dict[tuple[int, int], int]) -> int:
-    """A user namespace that carries the id map for ``op``'s owner; it holds no process."""
+def _maps(op: Bind | Overlay, base: int, capable: bool) -> tuple[str, str]:
+    """The uid and the gid map of ``op``'s own trees.
+
+    Args:
+        capable: root inside has capabilities over files whose ids are mapped (``plan.system``).
+    """
     if isinstance(op, Bind):
         tree, writable = op.source, op.writable
     else:
         tree, writable = op.lowers[-1], bool(op.layer)  # all layers have the map of the tree that they change
-    if not writable:
-        return known[0, 0]
-    try:
-        details = os.stat(tree)
-    except OSError:
-        return known[0, 0]  # clone_tree reports it
-    owner = details.st_uid, details.st_gid
-    if owner not in known:
+    whole = id_map(0, base)
+    if isinstance(op, Overlay) and op.system:
+        text = f"0 {base} {NOBODYS}\n" if op.closed else whole
+        return text, text
+    owner = 0, 0
+    if writable:
+        try:
+            details = os.stat(tree)
+            owner = details.st_uid, details.st_gid
+        except OSError:
+            pass  # clone_tree reports it
+    if capable:  # nobody else's files are there for them, nor can any be given away
+        return f"{owner[0]} {base} 1\n", f"{owner[1]} {base} 1\n"
+    return id_map(owner[0], base), id_map(owner[1], base)
+
+
+def _owner_namespace(op: Bind | Overlay, base: int, capable: bool, known: dict[tuple[str, str], int]) -> int:
+    """A user namespace that carries the id maps for ``op``; it holds no process."""
+    maps = _maps(op, base, capable)
+    if maps not in known:
         ready, done = os.pipe(), os.pipe()
         pid = os.fork()
         if pid == 0:
@@ -134,11 +151,11 @@ def _owner_namespace(op: Bind | Overlay, base: int, known: dict[tuple[int, int],
             os.close(fd)
         try:
             os.read(ready[0], 1)
-            for name, number in zip(("uid_map", "gid_map"), owner, strict=True):
-                write_file(f"/proc/{pid}/{name}", id_map(number, base))
-            known[owner] = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+            for name, text in zip(("uid_map", "gid_map"), maps, strict=True):
+                write_file(f"/proc/{pid}/{name}", text)
+            known[maps] = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
         finally:
             for fd in (ready[0], done[1]):
                 os.close(fd)
             os.waitpid(pid, 0)
-    return known[owner]
+    return known[maps]

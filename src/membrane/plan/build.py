@@ -95,6 +95,10 @@ def refuse(policy: Policy, facts: HostFacts) -> None:
     if policy.workspace == "review":
         _refuse_review(policy, facts)
     containers.refuse(policy, facts)
+    if policy.system != "read-only":
+        from . import system
+
+        system.refuse(policy, facts, mounts.SYSTEM_TREES)
     if policy.image or policy.platform:
         from . import image
 
@@ -262,7 +266,12 @@ def bindings(policy: Policy, devices: Sequence[DeviceFact] = ()) -> tuple[RuleBi
     if review:
         kept = "overlayfs: changes are kept in the change set, and the workspace is not written"
         out.append(RuleBinding("workspace: review", "policy", (kept, "protected names are held back by apply")))
-    return (*out, *containers.bindings(policy))
+    out += containers.bindings(policy)
+    if policy.system != "read-only":
+        from . import system
+
+        out += system.bindings(policy)
+    return tuple(out)
 
 
 def _reviewed(rule: PathRule) -> tuple[str, ...]:

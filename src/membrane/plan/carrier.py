@@ -77,6 +77,7 @@ def refuse(policy: Policy) -> None:
             "the host's tree is not there",
         ),
         (policy.containers != "none", "containers: nested", "it would need rights that are not given to it"),
+        (policy.system != "read-only", f"system: {policy.system}", "it has no ids but one for a layer's files"),
         (bool(policy.image), "image", "the container's own image has the system trees"),
         (bool(policy.devices), "devices", "no device of the host is given to it"),
         (bool(policy.socket_proxy), "a proxy behind a unix socket", "no socket of the host is there"),

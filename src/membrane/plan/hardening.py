@@ -11,7 +11,7 @@ from __future__ import annotations
 from .containers import environment as of_containers
 from .containers import set_ids
 from .model import PROXY_PORTS, RESOLVER_V4, HardeningPlan
-from .mounts import absolute, in_view, places
+from .mounts import SYSTEM_TREES, absolute, in_view, places
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -124,6 +124,10 @@ def environment(
     if facts.uid == 0:
         out.setdefault("TAR_OPTIONS", ROOT_TAR_OPTIONS)
     out.update(of_containers(policy, out))
+    if policy.system != "read-only":
+        from .system import environment as of_system
+
+        out.update(of_system(out))
     for rule in policy.env:
         if rule.value is not None:
             out[rule.name] = rule.value
@@ -193,9 +197,17 @@ def plan_hardening(policy: Policy, facts: HostFacts, home: str) -> HardeningPlan
     if facts.image is not None and facts.layers:
         writable += [each.path for each in facts.image.volumes]
     writable += [in_view(absolute(rule.path, facts.workspace), facts) for rule in policy.unix_sockets]
+    capabilities = 0
+    if policy.system != "read-only":
+        from .system import CAPABILITIES, VAR
+
+        capabilities = CAPABILITIES
+        trees = SYSTEM_TREES if facts.image is None else [tree.path for tree in facts.image.trees]
+        writable += [*trees, *(tree for tree in ("/etc", VAR) if tree not in trees)]
     return HardeningPlan(
         policy.limits,
         tuple(writable),
+        capabilities=capabilities,
         nested=policy.containers == "nested",
         set_ids=policy.containers == "nested" and set_ids(policy),
         other_sockets=policy.open_sockets,

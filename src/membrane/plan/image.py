@@ -66,13 +66,24 @@ def _unbound(policy: Policy, cause: str, *fix: str) -> PolicyError:
     return PolicyError("bind a rule", f"image: {policy.image}: {cause}", where="policy", fix=fix)
 
 
-def operations(image: ImageFacts, facts: HostFacts) -> list[MountOp]:
-    """The system trees; ``etc`` gives our files in them."""
+def operations(
+    image: ImageFacts, facts: HostFacts, names: tuple[str, ...] = (), *, layered: bool = False
+) -> list[MountOp]:
+    """The system trees; ``etc`` gives our files in them.
+
+    Args:
+        names: as of ``etc``.
+        layered: each is below a layer that can be written (``system``).
+    """
     origin = f"image {image.reference}"
     ops: list[MountOp] = []
     shown = {tree.path for tree in image.trees}
     for tree in image.trees:
-        if tree.kind == "directory":
+        if tree.kind == "directory" and layered:
+            from . import system
+
+            ops.append(system.image_tree(tree.path, tree.sources, facts, *_own(tree.path, image, facts, names)))
+        elif tree.kind == "directory":
             ops.append(Overlay(tree.path, tree.sources, make=True, own=True, origin=origin))
         elif tree.kind == "expanded":
             ops.append(Directory(tree.path, tree.mode))
@@ -80,6 +91,12 @@ def operations(image: ImageFacts, facts: HostFacts) -> list[MountOp]:
             ops.append(Symlink(tree.path, tree.sources[0]))
         else:
             ops.append(Bind(tree.sources[0], tree.path, own=True, make=True, origin=origin))
+    if layered:
+        from . import system
+
+        missing = [path for path in ("/etc", system.VAR) if path not in shown]
+        ops += [system.image_tree(path, (), facts, *_own(path, image, facts, names)) for path in missing]
+        return ops
     for path in ("/etc", "/var", "/var/lib", "/var/cache", "/var/log"):
         above = path.rpartition("/")[0]
         if path not in shown and (not above or above not in shown or _is_ours(image, above)):
@@ -87,20 +104,30 @@ def operations(image: ImageFacts, facts: HostFacts) -> list[MountOp]:
     return ops
 
 
-def etc(image: ImageFacts, facts: HostFacts, names: tuple[str, ...]) -> list[MountOp]:
+def _own(
+    path: str, image: ImageFacts, facts: HostFacts, names: tuple[str, ...]
+) -> tuple[tuple[str, ...], tuple[tuple[str, bytes], ...]]:
+    """Below a layer over ``path``: empty files that are bound over, and files that the command can replace."""
+    if path != "/etc":
+        return (), ()
+    return (*names, *_FILES[:3]), (("passwd", passwd(image, facts)), ("group", group(image, facts)))
+
+
+def etc(image: ImageFacts, facts: HostFacts, names: tuple[str, ...], *, layered: bool = False) -> list[MountOp]:
     """Our files in /etc, before those of the image; after what is private to the view is there.
 
     Args:
         names: files below /etc that are filled later.
+        layered: as of ``operations``, which has made places for them.
     """
-    ops: list[MountOp] = [Layer("/etc", (*names, *_FILES))]
+    ops: list[MountOp] = [] if layered else [Layer("/etc", (*names, *_FILES))]
     hosts = f"127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n127.0.1.1 {facts.hostname}\n"
+    users = () if layered else (("passwd", passwd(image, facts)), ("group", group(image, facts)))
     for name, content in (
         ("resolv.conf", _RESOLV_CONF),
         ("hosts", hosts.encode()),
         ("hostname", f"{facts.hostname}\n".encode()),
-        ("passwd", passwd(image, facts)),
-        ("group", group(image, facts)),
+        *users,
     ):
         ops.append(File(f"/etc/{name}", content, bind=True))
     return ops
@@ -176,7 +203,9 @@ def _is_ours(image: ImageFacts, path: str) -> bool:
 
 
 def _name(facts: HostFacts) -> str:
-    """The caller's name, if it can stand in passwd(5)."""
+    """The caller's name, if it can stand in passwd(5); that of uid 0 is what every program looks for."""
+    if facts.uid == 0:
+        return "root"
     plain = facts.user.isascii() and facts.user.replace("-", "").replace("_", "").replace(".", "").isalnum()
     return facts.user if plain else "user"
 
@@ -230,7 +259,8 @@ def bindings(policy: Policy, image: ImageFacts | None, facts: HostFacts) -> list
     """What the image is, and where it is used otherwise than it says."""
     if image is None:
         return []
-    how = (image.digest, f"read-only overlay of {image.layers} layers", "set-user-ID bits and devices dropped")
+    what = "read-only overlay" if policy.system == "read-only" else "overlay, below a layer,"
+    how = (image.digest, f"{what} of {image.layers} layers", "set-user-ID bits and devices dropped")
     out = [RuleBinding(f"image: {policy.image}", "policy", how)]
     if image.entrypoint:
         out.append(RuleBinding("image: entry point", image.reference, (" ".join(image.entrypoint),)))

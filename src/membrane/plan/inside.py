@@ -122,6 +122,7 @@ def _refuse(policy: Policy, facts: HostFacts) -> None:
         (policy.view == "host", "view: host", "the view has its own trees at their places only"),
         (policy.file_rules is not None, "files", "rules over the host's tree take mounts"),
         (policy.workspace == "review", "workspace: review", "changes are kept apart by an overlay"),
+        (policy.system != "read-only", f"system: {policy.system}", "a layer over the system trees is a mount"),
         (bool(policy.image), "image", "its trees take the places of the container's by mounts"),
         (bool(policy.devices), "devices", "the private /dev is a mount"),
         (policy.user_namespaces, "user namespaces", "they would be the container's"),

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ..policy.model import FileEffect, Limits
 
 RANGE = 65_536  # how many uids and gids a root caller's user namespace maps, from 0
+NOBODYS = RANGE - 1  # one of them that owns nothing in a closed tree, whose id map leaves it out (``host.trees``)
 
 # ---------------------------------------------------------------- host facts
 
@@ -74,6 +75,13 @@ class Subordinate(Value):
     gids: tuple[int, int] = (0, 0)
     lacking: str = ""  # why there are none, and what to do about it
     fix: str = ""
+
+
+class SystemLayer(Value):
+    """Where changes of the system trees go (``run.layers``)."""
+
+    place: str  # a directory of our state
+    mounted: tuple[str, ...] = ()  # mount points below the host's system trees
 
 
 class Reviewed(Value):
@@ -146,6 +154,7 @@ class HostFacts(Value):
     repository: Repository = Repository()
     layers: str = ""  # where changes of toolchains go (``run.layers``); empty: they are read-only
     mounted: frozenset[str] = frozenset()  # mount points below the home
+    system: SystemLayer | None = None  # of ``system``; None: it is read-only, or no layer can be had
     devices: tuple[DeviceFact, ...] = ()  # that the policy names and that exist
     subordinate: Subordinate | None = None  # for ``containers: nested``; None: it was not asked for
     reviewed: Reviewed | None = None  # of ``workspace: review``
@@ -193,6 +202,15 @@ class Overlay(Value):
     layer: str = ""  # takes the changes: a directory with "upper" and a new "work"; empty: read-only
     fallback: bool = False  # the lowest directory bound read-only where no overlay can be made; nothing over a link
     covered: tuple[str, ...] = ()  # in it: sockets and credentials of the host
+    # With ``system``: root inside has capabilities over what is in it, and its ids are all the sandbox's.  ``closed``:
+    # what others may not read of the lowest directory stays closed to it.
+    system: bool = False
+    closed: bool = False
+    # Of an uppermost lower directory that is ours and made anew for each run: paths in it that hide what is below,
+    # empty files, which are bound over later, and files with their contents.
+    hidden: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    contents: tuple[tuple[str, bytes], ...] = ()
     make: bool = False  # as of ``Bind``
     own: bool = False  # the same, by the owner of the lowest directory
     origin: str = ""
@@ -396,6 +414,12 @@ class HardeningPlan(Value):
     unix: bool = True  # AF_UNIX sockets may be made
     other_sockets: bool = False  # and those that were made outside be connected to, whichever they are
     user_namespaces: bool = False  # user namespaces may be made, and what they own but mounts
+    capabilities: int = 0  # a mask, which the command keeps over ids and files of the view's user namespace
+
+    @property
+    def strips(self) -> bool:
+        """Are set-user-ID files made without the bit (``tracer.setids``)?"""
+        return (self.nested and not self.set_ids) or bool(self.capabilities)
 
 
 class RuleBinding(Value):
@@ -431,3 +455,12 @@ class SandboxPlan(Value):
     # With ``containers: nested`` of a plain caller: first and number of the uids, and of the gids, that the command's
     # own user namespace maps beside the caller's, which is 0 there.
     subordinate: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 0))
+
+    @property
+    def owned(self) -> tuple[str, ...] | None:
+        """The trees of the host in which a command with capabilities has only what it owns (``host.trees``); None: it
+        has no capabilities."""
+        if not self.hardening.capabilities:
+            return None
+        shown = [op for op in self.mounts if isinstance(op, (Bind, Overlay)) and op.own]
+        return tuple(op.target for op in shown if isinstance(op, Bind) or not op.system)

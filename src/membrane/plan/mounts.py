@@ -334,7 +334,9 @@ def _second_names(facts: HostFacts) -> list[tuple[str, str]]:
 
 def places_of_its_own(policy: Policy, facts: HostFacts) -> tuple[str, ...]:
     """Paths of the view where something else than an image is: none of the image's trees may be above them."""
-    out = ["/dev", "/proc", "/sys", "/run", "/tmp", "/var/tmp", "/var/run", "/var/lock"]  # noqa: S108
+    out = ["/dev", "/proc", "/sys", "/run", "/tmp"]  # noqa: S108
+    if policy.system == "read-only":  # else they are in the layer over /var
+        out += ["/var/tmp", "/var/run", "/var/lock"]  # noqa: S108
     out += [WORKSPACE_NAME, HOME_NAME, facts.home, facts.workspace]
     out += [places(rule, facts)[1] for rule in policy.mounts]
     out += [path for path, _how in facts.repository.shown]
@@ -445,10 +447,15 @@ def _instructions(facts: HostFacts) -> list[MountOp]:
     """Files for agents in /etc, which are written once the view is built (``run.brief``)."""
     if "/etc" not in facts.existing or "/etc" in dict(facts.links):
         return []
-    codex = (
-        (CODEX,) if f"/etc/{CODEX}" not in facts.existing else ()
-    )  # the administrator's instructions for Codex on this machine
-    return [Layer("/etc", (*INSTRUCTIONS, IN_FORCE, *codex))]
+    return [Layer("/etc", _instruction_names(facts, "/etc"))]
+
+
+def _instruction_names(facts: HostFacts, tree: str) -> tuple[str, ...]:
+    """The files for agents that a system tree has."""
+    if tree != "/etc":
+        return ()
+    # Not where the administrator has instructions for Codex on this machine.
+    return (*INSTRUCTIONS, IN_FORCE, *(() if f"/etc/{CODEX}" in facts.existing else (CODEX,)))
 
 
 def _etc(policy: Policy, facts: HostFacts) -> list[MountOp]:
@@ -498,14 +505,25 @@ def _shown(facts: HostFacts, binds: Sequence[Bind]) -> list[str]:
     return found
 
 
+def _etc_secrets(policy: Policy, facts: HostFacts) -> list[str]:
+    """Credentials of the host below /etc that no rule names."""
+    named = [facts.workspace, *(places(rule, facts)[1] for rule in policy.mounts)]
+    return [
+        path
+        for path in (*ETC_SECRET_FILES, *ETC_SECRET_TREES)
+        if path in facts.existing and not any(inside(tree, path) for tree in named)
+    ]
+
+
 def _masks(policy: Policy, facts: HostFacts, ops: Sequence[MountOp] = ()) -> list[MountOp]:
     """Masks over host credentials, except those that a rule names, and over our own state."""
     named = [facts.workspace, *(places(rule, facts)[1] for rule in policy.mounts)]
     links = dict(facts.links)
     masks: list[MountOp] = [
         Mask(links.get(path, path), path in ETC_SECRET_TREES, "host credentials")
-        for path in (*ETC_SECRET_FILES, *ETC_SECRET_TREES)
-        if path in facts.existing and not any(inside(tree, path) for tree in named) and not policy.open_files
+        for path in _etc_secrets(policy, facts)
+        # Where there is a layer they are hidden in it; but what a rule mounts over that is the host's.
+        if not policy.open_files and (policy.system == "read-only" or any(inside(path, tree) for tree in named))
         # What an image has there is no credential of this machine; what a rule mounts over it is.
         if facts.image is None or any(inside(path, tree) for tree in named)
     ]
@@ -551,6 +569,9 @@ def base(policy: Policy, facts: HostFacts) -> tuple[MountOp, ...]:
     links = dict(facts.links)
     size = policy.limits.disk
     made = None
+    layered = policy.system != "read-only"
+    if layered:
+        from . import system
     if policy.file_rules is not None:
         from .hosttree import layout, state_pins
 
@@ -562,20 +583,30 @@ def base(policy: Policy, facts: HostFacts) -> tuple[MountOp, ...]:
     elif facts.image is not None:
         from . import image
 
-        ops += image.operations(facts.image, facts)
+        codex = () if f"/etc/{CODEX}" in facts.existing else (CODEX,)
+        agents = (*INSTRUCTIONS, IN_FORCE, *codex)
+        ops += image.operations(facts.image, facts, agents, layered=layered)
         second = _second_names(facts)
-        ops += [*(Symlink(link, to) for link, to in VAR_LINKS), Directory("/sys")]
+        ops += [] if layered else [Symlink(link, to) for link, to in VAR_LINKS]
+        ops.append(Directory("/sys"))
         ops += [Directory("/home")] if HOME_NAME in dict(second) else []
         ops += [Symlink(name, to) for name, to in second]
     else:
         for tree in SYSTEM_TREES:
             if tree in links:
                 ops.append(Symlink(tree, links[tree]))
+            elif tree in facts.existing and layered:
+                ops += system.tree(tree, facts, _etc_secrets(policy, facts), _instruction_names(facts, tree))
             elif tree in facts.existing:
                 ops.append(Bind(tree, tree, make=True))
-        ops += [Directory("/var"), Directory("/var/lib"), Directory("/var/cache"), Directory("/var/log")]
-        ops += [Bind(tree, tree, make=True, optional=True) for tree in VAR_TREES if tree in facts.existing]
-        ops += [*(Symlink(link, to) for link, to in VAR_LINKS), Directory("/sys")]
+        if layered:
+            ops.append(system.var(facts))
+            ops += [op for tree in VAR_TREES if tree in facts.existing for op in system.tree(tree, facts)]
+        else:
+            ops += [Directory("/var"), Directory("/var/lib"), Directory("/var/cache"), Directory("/var/log")]
+            ops += [Bind(tree, tree, make=True, optional=True) for tree in VAR_TREES if tree in facts.existing]
+            ops += [Symlink(link, to) for link, to in VAR_LINKS]
+        ops.append(Directory("/sys"))
         second = _second_names(facts)
         ops += [Directory("/home")] if HOME_NAME in dict(second) else []
         ops += [Symlink(name, to) for name, to in second]
@@ -603,11 +634,10 @@ def base(policy: Policy, facts: HostFacts) -> tuple[MountOp, ...]:
         ops += [*_sockets(policy, facts), *_host_sockets(policy, facts), *_masks(policy, facts)]
         return tuple(_only_private_mount_points(ops, "project" if made.root_hidden else "host", facts.state))
     if facts.image is not None:
-        codex = () if f"/etc/{CODEX}" in facts.existing else (CODEX,)
-        ops += image.etc(facts.image, facts, (*INSTRUCTIONS, IN_FORCE, *codex))
+        ops += image.etc(facts.image, facts, agents, layered=layered)
         ops += image.volumes(facts.image, facts)
     else:
-        ops += _instructions(facts)
+        ops += () if layered else _instructions(facts)
         ops += _etc(policy, facts)
     if policy.view == "project":
         # A workspace below the home needs the home first; a home below the workspace is refused by ``refuse``.
@@ -632,6 +662,8 @@ def base(policy: Policy, facts: HostFacts) -> tuple[MountOp, ...]:
     else:
         ops.append(Bind(facts.workspace, facts.workspace, writable=True, own=True, make=True, origin="workspace"))
     ops += _workspace_pins(ops, facts.workspace)
+    if layered:  # the trees that hold them can be written
+        ops += [pin for rule in policy.mounts for pin in _workspace_pins(ops, places(rule, facts)[1])]
     ops += _sockets(policy, facts)
     ops += _host_sockets(policy, facts)
     ops += _masks(policy, facts, ops)
@@ -701,10 +733,18 @@ def _workspace_pins(ops: Sequence[MountOp], workspace: str) -> list[MountOp]:
     """
     pins: list[MountOp] = []
     for path in _ancestors(workspace):
-        holders = [op for op in ops if isinstance(op, (Bind, Tmpfs)) and inside(path, op.target)]
-        if holders and holders[-1].target != path and (isinstance(holders[-1], Tmpfs) or holders[-1].writable):
+        holders = [op for op in ops if _holds(op) and inside(path, op.target)]
+        if holders and holders[-1].target != path and _can_be_written(holders[-1]) and Pin(path) not in ops:
             pins.append(Pin(path))
     return pins
+
+
+def _holds(op: MountOp) -> bool:
+    return isinstance(op, (Bind, Tmpfs)) or (isinstance(op, Overlay) and op.system)
+
+
+def _can_be_written(op: MountOp) -> bool:
+    return op.writable if isinstance(op, Bind) else True
 
 
 def _only_private_mount_points(ops: Sequence[MountOp], view: str, state: str) -> Iterable[MountOp]:
@@ -717,7 +757,7 @@ def _only_private_mount_points(ops: Sequence[MountOp], view: str, state: str) ->
             if isinstance(op, Listen):
                 continue
             if isinstance(op, Overlay):
-                covers.append((op.target, False))
+                covers.append((op.target, op.system))  # what is made there is made in our layer
                 continue
             # Our own stores may hold mount points; every other bind is a tree of the host.
             covers.append((op.target, isinstance(op, Bind) and op.writable and inside(op.source, state)))

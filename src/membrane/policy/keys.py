@@ -454,6 +454,14 @@ KEYS: tuple[Key, ...] = (
         template="""
 #containers: nested   # docker, podman and buildah run inside, each container below the same rules
 """),
+    Key("system", "choice", (Field("system", "system", by="plan/system.py"),),
+        options=(Option("system", "files", "read-only, or a layer over /usr, /etc, /var: writable, persistent (kept)",
+                    read="choice", metavar="MODE", values=("read-only", "writable", "persistent"), rare=True,
+                    example="membrane --system=writable -- sh -c 'apt-get update && apt-get install -y jq'"),),
+        choices=("read-only", "writable", "persistent"), tightens=True,
+        template="""
+#system: writable     # root's apt-get install, npm i -g and su work, in a layer that is thrown away (or: persistent)
+"""),
     Key("image", "image", (Field("image", "image", by="plan/image.py"),),
         options=(Option("image", "files", "system trees from an OCI image: NAME, oci:DIR, tar:FILE, podman:NAME",
                     read="image", metavar="REF", completes="file", rare=True,

@@ -281,6 +281,9 @@ class Policy(Value):
     hard_links: Literal["refuse", "warn"] = "warn"  # what is done about covered files that have names elsewhere
     user_namespaces: bool = False  # the command may make user namespaces, and what they own but mounts
     containers: Literal["none", "nested"] = "none"  # "nested": engines of containers run inside, as root there
+    # What the command may do to the system trees: nothing, or write into a layer of the sandbox's own, that is thrown
+    # away or kept for the workspace.
+    system: Literal["read-only", "writable", "persistent"] = "read-only"
     image: str = ""  # the system trees of the view come from it (``grammar.parse_image``); empty: the host's
     platform: str = ""  # of ``image`` (``grammar.parse_platform``); empty: this machine's
     backend: Literal["native", "docker", "podman", "auto", "landlock"] = "native"  # what makes the sandbox

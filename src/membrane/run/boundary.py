@@ -37,7 +37,7 @@ from ..host.private import make_private
 from ..host.ready import ready
 from ..plan import mounts
 from ..plan.build import identity, receipt
-from ..plan.model import Bind, File, HeldTree, Layer, Listen, ReadOnly
+from ..plan.model import Bind, File, HeldTree, Layer, Listen, Overlay, ReadOnly
 from ..record import coverage
 from ..record import writer as record
 from ..tracer.process import Scope, Tracer
@@ -486,7 +486,9 @@ class Boundary(ABC):
 
     def _instructions(self, facts: HostFacts) -> list[MountOp]:
         """Files for agents, where the plan has a place for them."""
-        layer = next((op for op in self.plan.mounts if isinstance(op, Layer)), None)
+        layer = next(
+            (op for op in self.plan.mounts if isinstance(op, Layer) or (isinstance(op, Overlay) and op.names)), None
+        )
         if layer is None:
             return []
         from . import brief
@@ -636,7 +638,8 @@ class Boundary(ABC):
             self.shared,
             self.policy.trace.mode == "full",
             set_ids=plan.hardening.set_ids,
-            strips=plan.hardening.nested and not plan.hardening.set_ids,
+            strips=plan.hardening.strips,
+            owned=plan.owned,
         )
         live = bool(self.options.events) or self._on_line is not None
 

@@ -25,14 +25,14 @@ from ..record.writer import digest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..plan.model import HostFacts, Layer, MountOp
+    from ..plan.model import HostFacts, Layer, MountOp, Overlay
     from ..policy.model import Policy
 
 SOURCE = "AGENTS.md"  # below $MEMBRANE_HOME
 LARGEST = 64 << 10  # bytes of another's text that is taken up
 
 
-def files(policy: Policy, facts: HostFacts, layer: Layer) -> tuple[list[MountOp], list[str]]:
+def files(policy: Policy, facts: HostFacts, layer: Layer | Overlay) -> tuple[list[MountOp], list[str]]:
     """The contents of the files that ``layer`` has made, and what to warn about."""
     introduction, warning = _text(f"{facts.state}/{SOURCE}")
     guide = brief.guide(policy, facts.workspace, introduction)

@@ -228,11 +228,12 @@ def shown(policy: Policy, facts: HostFacts) -> HostFacts:
     own = mounts.places_of_its_own(policy, facts)
     volumes, refused = _volumes(tree, said.volumes, own)
     new = [each.path for each in volumes if len(each.sources) == 1]  # the image has nothing there
+    whole = ("/etc",) if policy.system == "read-only" else ("/etc", "/var")
     image = ImageFacts(
         reference=policy.image,
         digest=kept.digest,
         layers=len(kept.layers),
-        trees=tuple(tree.trees((*own, *new), ("/etc",))),
+        trees=tuple(tree.trees((*own, *new), whole)),
         environ=said.environ,
         entrypoint=said.entrypoint,
         command=said.command,

@@ -1,4 +1,4 @@
-"""Where the sandbox's changes of the caller's toolchains go, and who has that place now.
+"""Where the sandbox's changes of the caller's toolchains and of system trees go, and who has that place now.
 
 Theory of operation
 -------------------
@@ -14,6 +14,10 @@ defined (Documentation/filesystems/overlayfs.rst, "Sharing and copying layers").
 (flock(2)) and notes which processes end last, as it may be killed before them; another one at the same time takes the
 next number.  A home that is not kept has a layer for one run, which is removed at the end, or by the next such run if
 this one is killed.
+
+Changes of system trees (``plan.system``) go to ``STATE/system/KEY/NUMBER/NAME`` by the same rules: kept for the
+workspace, or of one run.  Nothing of ours ever runs, loads or follows what is in them: pid 1 has loaded everything
+before it builds the view, and what is written here for the next run is beside them, in ``NUMBER/own``.
 """
 
 from __future__ import annotations
@@ -21,10 +25,11 @@ from __future__ import annotations
 import os
 import stat
 
+from ..errors import HostError
 from ..host.facts import NO_ID_MAPS, mount_points
 from ..host.private import make_private
 from ..plan import mounts
-from ..plan.model import Overlay
+from ..plan.model import Overlay, SystemLayer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,18 +46,30 @@ _LAST = ".last"  # beside the layers of a run: its processes outside, that end w
 
 
 def planned(policy: Policy, facts: HostFacts) -> HostFacts:
-    """``facts`` with the layer that a run has when there is no other; nothing is made or locked."""
-    if not _wants(policy, facts):
+    """``facts`` with the layers that a run has when there is no other; nothing is made or locked."""
+    wanted, layered = _wants(policy, facts), policy.system != "read-only"
+    if not wanted and not layered:
         return facts
     below, state_kind = f"{facts.home}/", ""
-    mounted = []
+    mounted, mounted_system = [], []
     for place, kind in mount_points():
         if place.startswith(below):
             mounted.append(place)
+        if (
+            layered
+            and not policy.image
+            and any(mounts.inside(place, tree) for tree in (*mounts.SYSTEM_TREES, *mounts.VAR_TREES))
+        ):
+            mounted_system.append(place)
         if mounts.inside(facts.state, place):
             state_kind = kind  # of those at one place the later covers
     if state_kind in NO_ID_MAPS or state_kind.startswith("fuse"):
         return facts  # no upper directory there
+    if layered:
+        inner = tuple(place for place in dict.fromkeys(mounted_system) if place not in mounts.SYSTEM_TREES)
+        facts = facts.replace(system=SystemLayer(f"{_above_system(policy, facts)}/0", inner))
+    if not wanted:
+        return facts
     return facts.replace(layers=f"{_above(policy, facts)}/0", mounted=frozenset(mounted))
 
 
@@ -83,11 +100,18 @@ def _above(policy: Policy, facts: HostFacts) -> str:
     return f"{facts.state}/layers/{os.path.basename(store) or _ONCE}"
 
 
+def _above_system(policy: Policy, facts: HostFacts) -> str:
+    if policy.system != "persistent":
+        return f"{facts.state}/system/{_ONCE}"
+    image = f"-{facts.image.digest.rpartition(':')[2][:16]}" if facts.image is not None else ""
+    return f"{facts.state}/system/{mounts.workspace_key(facts.workspace)}{image}"
+
+
 class Layers:
-    """The layer of one run.
+    """The layers of one run.
 
     Attributes:
-        facts: with it, or without one where none can be had.
+        facts: with them, or without where none can be had.
         notes: what to say, once for each place.
 
     Args:
@@ -101,32 +125,122 @@ class Layers:
     def __init__(self, policy: Policy, facts: HostFacts) -> None:
         self.facts = facts
         self.notes: tuple[str, ...] = ()
-        self._lock = -1
-        self._once = ""
-        if not facts.layers:
-            if policy.view == "project" and mounts.toolchains(facts):  # of volumes of an image the receipt says it
+        self._places: list[_Place] = []
+        try:
+            if facts.layers:
+                self._take_toolchains(_above(policy, facts))
+            elif policy.view == "project" and mounts.toolchains(facts):  # of volumes of an image the receipt says it
                 cause = f"toolchains of the home are read-only: {facts.state} is on a file system that takes no layers"
                 self._note(f"{cause}; set MEMBRANE_HOME to a directory on a disk")
-            return
-        above = _above(policy, facts)
+            if facts.system is not None:
+                self._take_system(facts.system, _above_system(policy, facts))
+        except BaseException:
+            self.end()
+            raise
+
+    def _note(self, text: str) -> None:
+        self.notes = (*self.notes, text)
+
+    def _take_toolchains(self, above: str) -> None:
+        place = _Place(above)
+        if not place.path:
+            what = "no layer could be locked" if place.once else f"{MOST} other runs have a layer"
+            read_only = "toolchains of the home" if self.facts.image is None else "volumes of the image"
+            self._note(f"{read_only} are read-only: {what} in {above}")
+        elif place.number:
+            self._note(
+                f"another run has the layer over your toolchains in {above}/0: what commands of this one "
+                f"install there is kept apart, in {place.path}"
+            )
+        self.facts = self.facts.replace(layers=place.path)
+        self._places.append(place)
+
+    def _take_system(self, system: SystemLayer, above: str) -> None:
+        place = _Place(above)
+        if not place.path:
+            raise HostError("make a layer over the system trees", f"{MOST} other runs have one", target=above)
+        if place.number:
+            self._note(
+                f"another run has the layer over the system trees in {above}/0: what commands of this one "
+                f"install there is kept apart, in {place.path}"
+            )
+        self.facts = self.facts.replace(system=system.replace(place=place.path))
+        self._places.append(place)
+
+    def prepare(self, ops: Iterable[MountOp]) -> None:
+        """Make the directories of the overlays of the plan.
+
+        Raises:
+            HostError: one cannot be made.
+        """
+        for op in ops:
+            if isinstance(op, Overlay) and any(
+                each.path and mounts.inside(op.layer, each.path) for each in self._places
+            ):
+                _remove(f"{op.layer}/work")  # the kernel takes none that was used by a volatile overlay
+                make_private(f"{op.layer}/work")
+                if not os.path.isdir(f"{op.layer}/upper"):  # for root it has the toolchain's owner, of the run before
+                    make_private(f"{op.layer}/upper")
+                if op.system:
+                    from . import system
+
+                    system.make_own(op)
+                self._like(op.lowers[1 if op.system and len(op.lowers) > 1 else 0], f"{op.layer}/upper")
+
+    @staticmethod
+    def _like(tree: str, upper: str) -> None:
+        """Give ``upper``, which the overlay's own root looks like, the mode and owner of ``tree``."""
+        try:
+            wanted, own = os.stat(tree), os.stat(upper)
+            if (own.st_uid, own.st_gid) != (wanted.st_uid, wanted.st_gid) and os.geteuid() == 0:
+                os.chown(upper, wanted.st_uid, wanted.st_gid)
+            if stat.S_IMODE(own.st_mode) == 0o700:  # new
+                os.chmod(upper, stat.S_IMODE(wanted.st_mode) & 0o777)
+        except OSError:
+            pass  # the tree is gone, or another's: the kernel says what that means
+
+    def keep_until(self, processes: Iterable[int]) -> None:
+        """No run takes the layers before the end of ``processes``, also when this one is killed; without that they may
+        still write."""
+        last = tuple(processes)
+        for place in self._places:
+            place.keep_until(last)
+
+    def end(self) -> None:
+        """After the last process of the sandbox: let go of the layers, and remove one that is not kept."""
+        for place in self._places:
+            place.end()
+        self._places = []
+
+
+class _Place:
+    """A directory for the layers of one run, locked.
+
+    Attributes:
+        path: empty: all are taken.
+        number: of a kept one; 0: the first.
+        once: it is removed at the end.
+
+    Args:
+        above: the directory that has them.
+
+    Raises:
+        HostError: our own state cannot be written.
+    """
+
+    def __init__(self, above: str) -> None:
+        self.path = ""
+        self.number = 0
+        self.once = os.path.basename(above) == _ONCE
+        self._lock = -1
         make_private(above)
-        if os.path.basename(above) == _ONCE:
+        if self.once:
             self._begin_once(above)
             return
         for number in range(MOST):
             if self._take(f"{above}/{number}"):
-                self.facts = facts.replace(layers=f"{above}/{number}")
-                if number:
-                    self._note(
-                        f"another run has the layer over your toolchains in {above}/0: what commands of this one "
-                        f"install there is kept apart, in {above}/{number}"
-                    )
+                self.path, self.number = f"{above}/{number}", number
                 return
-        self.facts = facts.replace(layers="")
-        self._note(f"toolchains of the home are read-only: {MOST} other runs have a layer in {above}")
-
-    def _note(self, text: str) -> None:
-        self.notes = (*self.notes, text)
 
     def _take(self, path: str) -> bool:
         """Make and lock ``path``; False when another run has it."""
@@ -152,57 +266,23 @@ class Layers:
         for _ in range(MOST):
             path = f"{above}/{os.urandom(8).hex()}"
             if self._take(path):
-                self._once = path
-                self.facts = self.facts.replace(layers=path)
+                self.path = path
                 return
             # Another run begins, and took what was not locked yet for what one that was killed has left.
-        self.facts = self.facts.replace(layers="")
-        what = "toolchains of the home" if self.facts.image is None else "volumes of the image"
-        self._note(f"{what} are read-only: no layer could be locked in {above}")
-
-    def prepare(self, ops: Iterable[MountOp]) -> None:
-        """Make the directories of the overlays of the plan.
-
-        Raises:
-            HostError: one cannot be made.
-        """
-        for op in ops:
-            if isinstance(op, Overlay) and op.layer and mounts.inside(op.layer, self.facts.layers):
-                _remove(f"{op.layer}/work")  # the kernel takes none that was used by a volatile overlay
-                make_private(f"{op.layer}/work")
-                if not os.path.isdir(f"{op.layer}/upper"):  # for root it has the toolchain's owner, of the run before
-                    make_private(f"{op.layer}/upper")
-                self._like(op.lowers[0], f"{op.layer}/upper")
-
-    @staticmethod
-    def _like(tree: str, upper: str) -> None:
-        """Give ``upper``, which the overlay's own root looks like, the mode and owner of ``tree``."""
-        try:
-            wanted, own = os.stat(tree), os.stat(upper)
-            if (own.st_uid, own.st_gid) != (wanted.st_uid, wanted.st_gid) and os.geteuid() == 0:
-                os.chown(upper, wanted.st_uid, wanted.st_gid)
-            if stat.S_IMODE(own.st_mode) == 0o700:  # new
-                os.chmod(upper, stat.S_IMODE(wanted.st_mode) & 0o777)
-        except OSError:
-            pass  # the tree is gone, or another's: the kernel says what that means
 
     def keep_until(self, processes: Iterable[int]) -> None:
-        """No run takes the layer before the end of ``processes``, also when this one is killed; without that they may
-        still write."""
         if self._lock >= 0:
             from ..changes.store import started_at
 
             lines = [f"{pid} {started}\n" for pid in processes if (started := started_at(pid))]
-            with open(f"{self.facts.layers}/{_LAST}", "w", opener=_opener) as file:
+            with open(f"{self.path}/{_LAST}", "w", opener=_opener) as file:
                 file.write("".join(lines))
 
     def end(self) -> None:
-        """After the last process of the sandbox: let go of the layer, and remove one that is not kept."""
-        if self._once:
-            _remove(self._once)
-            self._once = ""
-        elif self._lock >= 0 and os.path.lexists(f"{self.facts.layers}/{_LAST}"):
-            os.unlink(f"{self.facts.layers}/{_LAST}")
+        if self.once and self.path:
+            _remove(self.path)
+        elif self._lock >= 0 and os.path.lexists(f"{self.path}/{_LAST}"):
+            os.unlink(f"{self.path}/{_LAST}")
         self._let_go()
 
     def _let_go(self) -> None:

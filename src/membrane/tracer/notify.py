@@ -153,6 +153,7 @@ class Notifications:
         self._listener = notify.Listener(listener)
         self._root = root
         self._number = 0  # of the call that is being answered
+        self._private = _PRIVATE if scope.owned is None else (*_PRIVATE, "/var/")
         self._view = notify.View(root, nested=scope.nested or scope.shared)
         self._processes = Processes(scope, lambda: self._lose("ProcessExited"))
         self._refused = refused
@@ -622,7 +623,8 @@ class Notifications:
             place = self._place(thread, directory, a[row.path], follow=follow)
         result, error = self._removes(place), 0  # it must be there, and its mount writable
         if not result and place.status is not None and row.what in ("mode", "owner"):
-            result = "" if place.status.st_uid == self._scope.uid else "EPERM"
+            own = place.status.st_uid == self._scope.uid or self._scope.owned is not None
+            result = "" if own else "EPERM"
         elif self._edits is not None and is_switch(place, row.what, self._scope.uid):
             result, error, self._to = "", HELD, (place, a[row.first] & 0o7777)
         if row.what == "owner" and not result and keeps_owner(self._scope, place, a[row.first], a[row.second]):
@@ -814,8 +816,13 @@ class Notifications:
     # ------------------------------------------------------------ judgement
 
     def _may(self, status: os.stat_result, wanted: int) -> bool:
-        """Do the mode bits admit it to a process without capabilities?  Access control lists are not looked at."""
+        """Do the mode bits admit it to a process without capabilities?  Access control lists are not looked at.
+
+        Of a process that may have some it is only known that nobody may execute what has no bit for it.
+        """
         scope = self._scope
+        if scope.owned is not None:
+            return wanted != 1 or bool(status.st_mode & 0o111)
         if status.st_uid == scope.uid:
             bits = status.st_mode >> 6
         elif status.st_gid == scope.gid or status.st_gid in scope.groups:
@@ -976,7 +983,7 @@ class Notifications:
             ours = there is not None and "/__pycache__/" not in path and (self._may(there, 2) or _is_mask(there))
         elif result == "EACCES":
             ours = place.status is not None and _is_mask(place.status)
-        elif not self._outside(path) or path.startswith(_PRIVATE):
+        elif not self._outside(path) or path.startswith(self._private):
             ours = False
         elif operation == "read":
             ours = os.path.lexists(place.path)  # not in the view, but on the host
@@ -1005,7 +1012,9 @@ class Notifications:
                 reasons.READ_ONLY if result == "EROFS" and verdict.reason == reasons.NOT_IN_THE_VIEW else verdict.reason
             )
             rule = str(verdict.rule.origin) if verdict.rule is not None else None
-            hint = None if path.startswith(_PRIVATE) else verdict.hint  # no rule opens what the sandbox makes itself
+            hint = (
+                None if path.startswith(self._private) else verdict.hint
+            )  # no rule opens what the sandbox makes itself
             self._deny(known, PathAccess(shown, operation), reason, rule, hint)
         elif result == "EROFS" and not self._outside(path):
             self._deny(known, PathAccess(shown, operation), reasons.PROTECTED_NAME)

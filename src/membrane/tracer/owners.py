@@ -9,11 +9,17 @@ other ids of the sandbox succeeds and changes nothing, and that is reported (``r
 with the object, so that it does not matter whether the name means something else a moment later.  Everything else is
 the kernel's: a file of another owner is EPERM, a read-only mount EROFS; ids that the sandbox does not have are EPERM by
 the first filter (``host.seccomp``).
+
+With ``system: writable`` it has those capabilities, and they hold where all ids are mapped: what is said here is about
+the trees of the host then, where they do not.
 """
 
 from __future__ import annotations
 
+import os
+
 from ..plan.build import BASE_KUID
+from ..plan.mounts import inside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,4 +40,6 @@ def keeps_owner(scope: Scope, place: Place, uid: int, gid: int) -> bool:
     """
     if scope.uid != BASE_KUID or scope.nested or place.status is None or place.status.st_uid != scope.uid:
         return False
+    if scope.owned is not None and not any(inside(os.fsdecode(place.path), tree) for tree in scope.owned):
+        return False  # the kernel changes it
     return not {uid & UNCHANGED, gid & UNCHANGED} <= {0, UNCHANGED}  # its own ids are the kernel's affair

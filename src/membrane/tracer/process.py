@@ -110,6 +110,9 @@ class Scope(Value):
     awaited: tuple[str, ...] = ()  # paths that may not be made
     set_ids: bool = False  # the command may make set-group-ID files
     strips: bool = False  # set-user-ID files are made without the bit (``setids``)
+    # Of a command with capabilities over files and ids (``plan.system``): the trees of the host in which only one owner
+    # is known, so that chown(2) can change nothing.  None: it has none.
+    owned: tuple[str, ...] | None = None
     tips: tuple[tuple[str, bytes], ...] = ()  # tree, commits that its repository had (``workspace.commits``)
     # Tree, and what ``workspace.beside.Beside`` takes for it.
     beside: tuple[tuple[str, tuple[str, ...], tuple[str, ...], tuple[str, ...]], ...] = ()

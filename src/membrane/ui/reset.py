@@ -32,6 +32,7 @@ PRECIOUS = (
     "homes",
     "agents",
     "layers",
+    "system",
     "changes",
     "containers",
 )  # a person's own

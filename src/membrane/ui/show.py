@@ -131,7 +131,7 @@ def _mount_line(op: Any) -> tuple[str, str, str]:
         return words, escape(op.target), "  ".join(filter(None, (source, escape(op.origin))))
     if kind == "Overlay":
         changes = f"changes go to {escape(op.layer)}" if op.layer else "read-only"
-        word = "read-only" if not op.layer else "layer" if op.origin == "toolchain" else "reviewed"
+        word = "read-only" if not op.layer else "layer" if op.origin in ("toolchain", "system") else "reviewed"
         return word, escape(op.target), f"{changes}  {escape(op.origin)}".rstrip()
     if kind == "Mask":
         return "hidden", escape(op.target), escape(op.origin) or ("reads as empty" if op.empty else "")
@@ -316,6 +316,10 @@ def plan(plan: SandboxPlan, policy: Policy, record: dict[str, Any], seccomp: int
         lines.append(f"  trust     {whose} beside the system's, in {' '.join(map(escape, network['trust']))}")
     lines += ["process", f"  user      uid {plan.uid} gid {plan.gid} inside, {_identity(plan)}"]
     lines.append(f"  seccomp   {seccomp} instructions{', nested namespaces allowed' if plan.hardening.nested else ''}")
+    if plan.hardening.capabilities:
+        lines.append(
+            "  root      over owners, modes and ids in the layer of the system trees and in scratch, nowhere else"
+        )
     writable = " ".join(map(escape, process["landlock_writable"]))
     lines.append(f"  landlock  writable: {writable}" if process["landlock"] else "  landlock  off")
     limits = ", ".join(show_limit(limit) for limit in process["limits"].items())

@@ -58,6 +58,7 @@ EXAMPLES: dict[str, list[tuple[str, bool]]] = {
     "git_config": [("git_config: protected", False), ("git_config: writable", True)],
     "user_namespaces": [("user_namespaces: refused", False), ("user_namespaces: allowed", True)],
     "containers": [("containers: none", False), ("containers: nested", False)],
+    "system": [("system: read-only", False), ("system: writable", False), ("system: persistent", False)],
     "image": [("image: a", True), ("image: 'oci:/x'", True)],
     "platform": [("platform: linux/arm64", True)],
     "limits": [("limits: {pids: 4}", False), ("limits: {pids: 6}", True), ("limits: {pids: 0}", True)],
@@ -104,6 +105,7 @@ TYPED: dict[str, tuple[Any, str]] = {
     "review": (":new", "workspace: review"),
     "live": (True, "workspace: live"),
     "apply": ("safe", "apply: safe"),
+    "system": ("persistent", "system: persistent"),
     "image": ("oci:~/x", "image: 'oci:~/x'"),
     "platform": ("linux/aarch64/v8", "platform: linux/arm64"),
     "limits": (("pids=9", "memory=1G"), "limits: {pids: 9, memory: 1G}"),
@@ -137,6 +139,7 @@ WRONG = {
     "dns_resolver": "a.test",
     "upstream_proxy": "ftp://x",
     "home": "mine",
+    "system": "yes",
     "apply": "some",
     "view": "all",
     "backend": "qemu",
@@ -270,7 +273,7 @@ def test_names_stand_for_one_thing() -> None:
 )
 def test_what_a_key_widens_is_what_its_row_says(name: str, text: str, widens: bool) -> None:
     before = "limits: {pids: 5}\nhard_links: refuse\nworkspace: review\napply: all\n"
-    before += "containers: nested\nbackend: landlock\n"
+    before += "containers: nested\nsystem: persistent\nbackend: landlock\n"
     widening = [each.key.partition(".")[0] for each in read(text, "project", before).widening]
     assert (name in widening) is widens
     assert not read(text, "user", before).widening

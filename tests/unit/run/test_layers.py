@@ -62,7 +62,7 @@ def test_a_run_that_was_killed_has_its_layer_until_its_processes_have_ended(fact
     try:
         killed = Layers(PLAIN, facts)
         killed.keep_until([process.pid])
-        killed._let_go()  # as the kernel does it
+        killed._places[0]._let_go()  # as the kernel does it
         second = Layers(PLAIN, facts)
         assert number(second) == "1"
         second.end()
@@ -107,7 +107,7 @@ def test_the_layer_of_a_home_that_is_not_kept_goes_at_the_end(facts: HostFacts) 
         (Path(each.facts.layers) / ".cargo-bin" / "upper" / "left").mkdir(mode=0)
     one.end()
     assert not os.path.exists(one.facts.layers) and os.path.isdir(two.facts.layers)
-    two._let_go()  # as when it is killed
+    two._places[0]._let_go()  # as when it is killed
     Layers(ONCE, facts).end()
     assert os.listdir(f"{facts.state}/layers/.once") == []
 
@@ -126,10 +126,10 @@ def test_a_home_that_is_not_kept_has_a_layer_that_it_has_locked_or_none(
         other = os.open(taken, os.O_RDONLY)
         fcntl.flock(other, fcntl.LOCK_EX)
         second = Layers(ONCE, facts)
-        assert second.facts.layers == f"{above}/{(b'2' * 8).hex()}" and second._lock >= 0
+        assert second.facts.layers == f"{above}/{(b'2' * 8).hex()}" and second._places[0]._lock >= 0
         names[:] = [b"1" * 8]
         third = Layers(ONCE, facts)
-        assert (third.facts.layers, third._lock) == ("", -1) and "no layer could be locked" in third.notes[0]
+        assert (third.facts.layers, third._places[0]._lock) == ("", -1) and "no layer could be locked" in third.notes[0]
         assert not [op for op in base(ONCE, third.facts) if isinstance(op, Overlay)]
         third.end()
         assert sorted(os.listdir(above)) == [taken.name, (b"2" * 8).hex()]  # of the others nothing was removed

@@ -11,12 +11,12 @@ from membrane.plan.build import BASE_KUID
 from membrane.tracer.owners import UNCHANGED, keeps_owner
 
 
-def scope(uid: int = BASE_KUID, nested: bool = False) -> Any:
-    return SimpleNamespace(uid=uid, nested=nested)
+def scope(uid: int = BASE_KUID, nested: bool = False, owned: tuple[str, ...] | None = None) -> Any:
+    return SimpleNamespace(uid=uid, nested=nested, owned=owned)
 
 
-def place(owner: int | None = BASE_KUID) -> Any:
-    return SimpleNamespace(status=None if owner is None else SimpleNamespace(st_uid=owner))
+def place(owner: int | None = BASE_KUID, path: bytes = b"/w/x") -> Any:
+    return SimpleNamespace(path=path, status=None if owner is None else SimpleNamespace(st_uid=owner))
 
 
 @pytest.mark.parametrize(
@@ -44,3 +44,9 @@ def test_not_of_anybody_else_nor_for_anybody_else() -> None:
     assert not keeps_owner(scope(), place(None), 1000, 1000)
     assert not keeps_owner(scope(nested=True), place(), 1000, 1000)
     assert not keeps_owner(scope(uid=1000), place(1000), 1001, 1001)  # a plain user's sandbox
+
+
+@pytest.mark.parametrize(("path", "keeps"), [(b"/w", True), (b"/w/\xff", True), (b"/usr/x", False), (b"/world", False)])
+def test_with_capabilities_only_where_they_do_not_hold(path: bytes, keeps: bool) -> None:
+    assert keeps_owner(scope(owned=("/w",)), place(path=path), 1000, 0) is keeps
+    assert keeps_owner(scope(), place(path=path), 1000, 0)  # the control: without them it changes nothing anywhere

@@ -283,3 +283,22 @@ def test_objects_are_read_as_git_reads_them(tmp_path: Path, packed: bool, width:
     finally:
         reader.close()
         os.close(fd)
+
+
+def test_a_conflict_under_a_protected_name_is_never_told_as_one_to_resolve(box: Box, tmp_path: Path) -> None:
+    """git fails whether the guard was faster or not, and what follows works; the control has the conflict."""
+    repository(tmp_path / "outside")
+    repository(box.workspace)
+    script = """
+    git switch -q b2
+    for round in 1 2 3 4; do
+        git merge -q --no-edit b0 >out 2>&1; grep -c 'fatal: unable to write' out; git ls-files -u | wc -l
+        git reset -q --hard && git clean -qfdx && git switch -q b1 && git switch -q b2 && git status --porcelain
+    done
+    """
+    outside = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path / "outside", env=ENVIRONMENT, capture_output=True, text=True, check=True
+    )
+    assert outside.stdout.split() == ["0", "2"] * 4
+    done = box.run(*INSIDE, "--", "bash", "-c", script)
+    assert done.stdout.split() == ["1", "0"] * 4, done.stderr

@@ -170,6 +170,23 @@ def test_refusals_of_the_view_are_told(box: Box) -> None:
     assert not box.events("AccessDenied")  # what anybody would be refused is no refusal of ours
 
 
+def test_what_a_program_makes_itself_in_its_own_home_is_no_refusal(box: Box) -> None:
+    """The caller has these directories, the sandbox has not until the program makes them, as package managers do."""
+    (box.home / ".npm/_cacache/tmp").mkdir(parents=True)
+    (box.home / ".cache/x/y").mkdir(parents=True)
+    ask = f"mkdir {box.home}/.npm/_cacache; mkdir {box.home}/.npm/_cacache/tmp"
+    script = f"{ask}; mkdir {box.home}/.npm; {ask}; rm -f {box.home}/.cache/x; "
+    if os.getuid():
+        script += "echo x > /x; echo x > /home/x; "  # what the caller may not outside either
+    script += "true"
+    done = run(box, "sh", "-c", script, options=("--home=ephemeral",))
+    assert not box.events("AccessDenied") and "refused" not in done.stderr, done
+    box.events_path.unlink()
+    run(box, "sh", "-c", f"{ask}; true", options=("--home=ephemeral",))  # the control: it goes without
+    denied = {(event["access"]["path"], event["reason"]) for event in box.events("AccessDenied")}
+    assert denied == {(f"{box.home}/.npm/_cacache{end}", "not in the view") for end in ("", "/tmp")}
+
+
 def test_refusals_are_told_without_an_events_file(box: Box) -> None:
     done = box.run("--", "sh", "-c", "mkdir .vscode .idea; true")
     assert "refused 2 (2 paths)" in done.stderr and ".vscode" in done.stderr

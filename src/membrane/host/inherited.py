@@ -13,10 +13,14 @@ would be wrong with us is undone once, before anything else is opened or forked:
   another process there, whose maps would be written, and whose confinement would be read back for the command's.
 
 Ignored SIGHUP, SIGINT and SIGQUIT stay: they are the wish of nohup(1), or of a shell that has no job control.
+
+Limits (getrlimit(2)) are kept as well, and hold for us and the command.  What fails for one of them says so
+(``name_limit``).
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 
@@ -29,6 +33,11 @@ else:
     import _signal
 
 _SIGCHLD = 17
+# Errno, limit, what it allows, what raises it in the shell that started us.
+_LIMITS = (
+    (errno.EMFILE, "RLIMIT_NOFILE", "{} open files in each process", "ulimit -n 1024"),
+    (errno.EFBIG, "RLIMIT_FSIZE", "files of at most {} bytes", "ulimit -f unlimited"),
+)
 
 
 def settle() -> None:
@@ -78,3 +87,25 @@ def check_proc() -> None:
             return
         cause = f"it shows another pid namespace, in which this process is {shown} and not {os.getpid()}"
     raise HostError("use /proc", cause, fix=("mount -t proc proc /proc", "unshare --pid --fork --mount-proc ..."))
+
+
+def name_limit(lines: list[str]) -> list[str]:
+    """The lines of an error; where a limit of the caller's explains it, that limit and what raises it are the advice.
+
+    By the text of the errno: some errors come from another process of ours.
+    """
+    said = "\n".join(lines).casefold()
+    for number, name, allows, remedy in _LIMITS:
+        if os.strerror(number).casefold() in said and (limit := _limit(number)) >= 0:
+            kept = [line for line in lines if not line.startswith(("  try: ", "  or:  "))]
+            return [*kept, f"  limit: {name} allows {allows.format(limit)}", f"  try: {remedy}"]
+    return lines
+
+
+def _limit(number: int) -> int:
+    """-1: there is none."""
+    if number == errno.EMFILE:
+        return os.sysconf("SC_OPEN_MAX")  # no module is found any more
+    import resource
+
+    return resource.getrlimit(resource.RLIMIT_FSIZE)[0]

@@ -1016,7 +1016,10 @@ class Boundary(ABC):
     def _after_record(self, writer: record.Writer) -> None:
         """The trace log, made from the record, and room for the next one."""
         if writer.lost:
-            self._warn(f"the record is incomplete: {writer.lost} events could not be written to {writer.directory}")
+            self._warn(
+                f"the record is incomplete: {writer.lost} events could not be written to {writer.directory}: "
+                "no room there, or more than a file may have (ulimit -f)"
+            )
         if self._live_log is not None:
             why = self._live_log.wait()
             if why:

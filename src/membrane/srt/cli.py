@@ -22,7 +22,7 @@ import sys
 
 from ..errors import EX_WRAPPER, HostError, MembraneError, PolicyError
 from ..escaping import escape, unescape, visible
-from ..host.inherited import settle
+from ..host.inherited import name_limit, settle
 from ..host.writing import write_all
 from ..run.session import Hooks
 
@@ -416,13 +416,13 @@ def main(argv: list[str]) -> int:
         settle()
         return _run(arguments, debug)
     except MembraneError as error:
-        _say(error.lines())
+        _say(name_limit(error.lines()))
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
     except OSError as error:
         where = f": {error.filename}" if error.filename else ""
-        _say([f"the system refused: {error.strerror or error}{where}"])
+        _say(name_limit([f"the system refused: {error.strerror or error}{where}"]))
         return EX_WRAPPER
     except Exception as error:
         if debug:

@@ -58,6 +58,7 @@ from ..policy import reasons
 from ..policy.model import Deny, PathAccess, SocketAccess
 from ..record.changes import AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW, CHANGES, NO, Change, new_value
 from . import setids
+from .absent import Absent
 from .edits import GO_ON, HELD, LONGEST, Answer, Edits, Held, is_edit, is_first, is_switch
 from .locks import INDEX, LOCK, Locks
 from .owners import keeps_owner
@@ -169,6 +170,7 @@ class Notifications:
         self._lost: dict[str, int] = {}
         self._repeated: dict[tuple[str, ...], tuple[AccessDenied, str, int]] = {}
         self._reported_at = 0.0
+        self._absent = Absent()
         self._now = 0  # when the call that is looked at was received
         self._held_since = self._due = 0.0  # 0: nothing is held
         self._urgent = False  # a refusal is
@@ -208,7 +210,7 @@ class Notifications:
             due = late
         if due:
             return max(0.0, due - time.monotonic())
-        return REPEAT if self._repeated else None
+        return REPEAT if self._repeated or self._absent else None
 
     def drain(self, write: Callable[[bytes], None]) -> int:
         """Answer a call that waits; write events down when it is time to.  The number of calls answered."""
@@ -223,7 +225,7 @@ class Notifications:
                 self._end(late)
         if not ready and not self._due:
             self._reap()
-            if self._repeated:
+            if self._repeated or self._absent:
                 self._write_down(write)
         elif now >= self._due > 0 or len(self._queue) >= MOST_QUEUED:
             self._reap()
@@ -239,6 +241,7 @@ class Notifications:
         """Write down what is held back, refusals that were counted as well; the next one is reported anew."""
         if self._repeated:
             self._reported_at = -REPEAT
+        self._report_absent(everything=True)
         self._write_down(write)
 
     def finish(self, write: Callable[[bytes], None]) -> None:
@@ -605,6 +608,8 @@ class Notifications:
             return "EACCES", 0
         else:
             error = self._prevent(known, place.path, kind, to, fresh=fresh)
+            if not error:
+                self._absent.made(os.fsdecode(place.path))
             return _name(error), error
         self._report_refusal(known, place, result, "write")
         self._spoil(place, result)
@@ -976,11 +981,14 @@ class Notifications:
         """Report what the boundary will refuse; what the command's own rights do not admit is no refusal of ours."""
         if result not in ("EROFS", "EACCES", "ENOENT") or place.path[:1] != b"/":
             return
-        path = os.fsdecode(place.path)
+        path, awaited = os.fsdecode(place.path), False
         if result == "EROFS":
             there = place.status or place.above
             # Python tries to cache each module that it imports, and goes on without: that is no refusal to the program.
             ours = there is not None and "/__pycache__/" not in path and (self._may(there, 2) or _is_mask(there))
+            if ours and place.status is None and self._outside(path):
+                # A directory of ours, such as "/": the caller may not write to the host's either.
+                ours = os.access(os.path.dirname(path), os.W_OK)
         elif result == "EACCES":
             ours = place.status is not None and _is_mask(place.status)
         elif not self._outside(path) or path.startswith(self._private):
@@ -990,8 +998,21 @@ class Notifications:
         else:
             # The file, or the directory for it, is on the host.
             ours = os.path.lexists(place.path) or (place.above is None and os.path.isdir(os.path.dirname(place.path)))
+            awaited = ours and self._can_be_made(path)
+            if awaited and "/.cache/" in path:  # of the sandbox's own: nothing that a cache lacks is missed
+                return
         if ours:
-            self._judge(known, path, result, operation, place.status)
+            self._judge(known, path, result, operation, place.status, awaited=awaited)
+
+    def _can_be_made(self, path: str) -> bool:
+        """May the command make this name, which is not there, or the directories on the way to it?"""
+        above = path
+        while above != "/":
+            above = os.path.dirname(above)
+            place = self._view.resolve(self._thread, b"", os.fsencode(above), follow=False)
+            if place.status is not None:
+                return not place.readonly and self._may(place.status, 3)
+        return False
 
     def _report_empty(self, known: Known | None, place: notify.Place) -> None:
         """A hidden file that is opened for reading and is empty: nothing fails, and it is a refusal all the same."""
@@ -1002,8 +1023,16 @@ class Notifications:
                 self._judge(known, path, "", "read", place.status)
 
     def _judge(
-        self, known: Known | None, path: str, result: str, operation: Operation, status: os.stat_result | None
+        self,
+        known: Known | None,
+        path: str,
+        result: str,
+        operation: Operation,
+        status: os.stat_result | None,
+        *,
+        awaited: bool = False,
     ) -> None:
+        """``awaited``: it is no refusal if the command makes this name (``absent``)."""
         shown = self._shown(path)
         directory = status is not None and stat.S_ISDIR(status.st_mode)
         verdict = self._decide(PathAccess(shown, operation, directory))
@@ -1012,10 +1041,9 @@ class Notifications:
                 reasons.READ_ONLY if result == "EROFS" and verdict.reason == reasons.NOT_IN_THE_VIEW else verdict.reason
             )
             rule = str(verdict.rule.origin) if verdict.rule is not None else None
-            hint = (
-                None if path.startswith(self._private) else verdict.hint
-            )  # no rule opens what the sandbox makes itself
-            self._deny(known, PathAccess(shown, operation), reason, rule, hint)
+            # No rule opens what the sandbox makes itself.
+            hint = None if path.startswith(self._private) else verdict.hint
+            self._deny(known, PathAccess(shown, operation), reason, rule, hint, awaited=path if awaited else "")
         elif result == "EROFS" and not self._outside(path):
             self._deny(known, PathAccess(shown, operation), reasons.PROTECTED_NAME)
 
@@ -1026,6 +1054,8 @@ class Notifications:
         reason: str,
         rule: str | None = None,
         hint: str | None = None,
+        *,
+        awaited: str = "",
     ) -> None:
         if self._quiet:
             known = self._processes.of(self._thread)
@@ -1033,7 +1063,15 @@ class Notifications:
                 self._processes.look_again(known)
         event = AccessDenied(access_as_data(access), str(reason), rule, hint, source="notify")
         # Two settings of one file are two refusals.
-        self._refuse(known, (access.path, reason, access.operation, hint or ""), event)
+        key = (access.path, reason, access.operation, hint or "")
+        if awaited and len(self._absent) < MOST_REFUSALS:
+            self._absent.hold(key, awaited, self._now, known.shown() if known else "null", event)
+        else:
+            self._refuse(known, key, event)
+
+    def _report_absent(self, *, everything: bool) -> None:
+        for held in self._absent.due(everything=everything):
+            self._queue.append(held)
 
     def _refuse(self, known: Known | None, key: tuple[str, ...], event: AccessDenied) -> None:
         """Report a refusal; equal ones of the next second together."""
@@ -1053,6 +1091,7 @@ class Notifications:
     # ------------------------------------------------------------ writing down
 
     def _write_down(self, write: Callable[[bytes], None]) -> None:
+        self._report_absent(everything=self.ended)
         if self._repeated and (self.ended or time.monotonic() - self._reported_at >= REPEAT):
             for refusal, process, count in self._repeated.values():
                 if count:

@@ -12,13 +12,12 @@ Exit status: the command's own, 128+N for signal N, 2 usage, 78 policy, 125 memb
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 
 from ..errors import EX_WRAPPER, HostError, MembraneError, PolicyError
 from ..escaping import escape, visible
-from ..host.inherited import settle
+from ..host.inherited import name_limit, settle
 from . import options
 
 TYPE_CHECKING = False
@@ -89,7 +88,7 @@ def _reported(work: Callable[[], int], is_debug: Callable[[], bool]) -> int:
         return status
     except MembraneError as error:
         _traceback(debug)
-        _say(error.lines())
+        _say(name_limit(error.lines()))
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -101,8 +100,7 @@ def _reported(work: Callable[[], int], is_debug: Callable[[], bool]) -> int:
         _traceback(debug)
         _silence_stdout()
         where = f": {error.filename}" if error.filename else ""
-        raised = ("  try: raise the limit: ulimit -n 1024",) if error.errno == errno.EMFILE else ()
-        _say([f"the system refused: {error.strerror or error}{where}", *raised, *_more(debug)])
+        _say([*name_limit([f"the system refused: {error.strerror or error}{where}"]), *_more(debug)])
         return EX_WRAPPER
     except Exception as error:
         _traceback(debug)

@@ -28,10 +28,12 @@ from __future__ import annotations
 
 import os
 import stat
+from itertools import islice
 
 from .beside import REASON
 from .gitdir import REFUSED
 from .judge import (
+    LONGEST_KEPT,
     _open,
     _own_path,
     _stat,
@@ -69,6 +71,7 @@ if TYPE_CHECKING:
 
 _MOST_CONTEXTS = 4096
 _MOST_PASSED = 4096
+_MOST_LISTED = 65_536  # names of a directory in which something may have been put aside
 _MOST_MADE = 16_384  # directories of this session that are remembered
 _MOST_WALKED = 4096  # names of a directory that is renamed into another kind of place
 _HOOKS = -10  # context of a directory where git looks for hooks: only samples are made
@@ -92,6 +95,8 @@ class Prevention:
         self._committed: Committed | None = None
         # Names that were let be made since a commit holds them: where it does, if that is another place.
         self.passed: dict[str, str] = {}
+        self._told: dict[str, bool] = {}  # names that were told of before the guard put them aside: False
+        self._aside: set[str] = set()  # what it has put aside, as far as it was seen
         self._top = (root_context(_own_path(root_fd)), "", "")
         self._contexts: dict[str, tuple[int, str, str]] = {"": self._top}
         self._made: dict[str, None] = {}  # directories that were let be made in this session, the oldest first
@@ -110,17 +115,53 @@ class Prevention:
                 del self.passed[one]
 
     def unlike(self) -> str:
-        """A name that was let be made and is not as a commit has it; empty: there is none."""
+        """A name that was let be made and is not as a commit has it; empty: there is none.
+
+        One that the guard has put aside is told of once, though a commit's content is back in its place by now.
+        """
         if self._committed is None:
             return ""
+        listings: dict[str, list[str]] = {}
+        first = ""
         for path, place in self.passed.items():
+            if self._was_put_aside(path, listings) and self._told.pop(path, True):
+                first = first or path
+                continue
             try:
                 directory = stat.S_ISDIR(_stat(self._root_fd, path).st_mode)
-                if not directory and self._committed.objection(path, place=place):
-                    return path
+                if directory or not self._committed.objection(path, place=place):
+                    continue
+                if len(self._told) < _MOST_PASSED:
+                    self._told[path] = False  # the guard is about to put it aside
             except OSError:
-                return path  # not removed by the command: the guard has put it aside
-        return ""
+                pass  # not removed by the command: the guard has put it aside
+            first = first or path
+        return first
+
+    def _was_put_aside(self, path: str, listings: dict[str, list[str]]) -> bool:
+        """Is there something that was put aside from this name, which was not seen before?
+
+        ``listings``: what was put aside in a directory.  Of a larger one than ``_MOST_LISTED`` the rest is not seen.
+        """
+        parent, _, name = path.rpartition("/")
+        found = listings.get(parent)
+        if found is None:
+            found = listings[parent] = []
+            try:
+                fd = _open(self._root_fd, parent or ".", os.O_RDONLY | os.O_DIRECTORY)
+            except OSError:
+                return False
+            try:
+                with os.scandir(fd) as listing:
+                    found += [each.name for each in islice(listing, _MOST_LISTED) if REFUSED in each.name]
+            except OSError:
+                return False
+            finally:
+                os.close(fd)
+        begin = os.fsdecode(os.fsencode(name)[:LONGEST_KEPT]) + REFUSED
+        new = {f"{parent}/{each}" for each in found if each.startswith(begin)} - self._aside
+        self._aside |= new
+        return bool(new)
 
     def _is_committed(self, path: str, kind: str, place: str = "") -> bool:
         """``place``: where a commit would have it, if it is in another work tree."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -83,3 +84,24 @@ def test_no_proc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(os.path, "isdir", lambda _path: False)
     with pytest.raises(HostError, match="cannot use /proc: No such file or directory"):
         inherited.check_proc()
+
+
+@pytest.mark.parametrize(
+    ("limit", "code", "advice"),
+    [
+        ("RLIMIT_NOFILE", errno.EMFILE, ("RLIMIT_NOFILE allows 5 open files in each process", "ulimit -n 1024")),
+        ("RLIMIT_FSIZE", errno.EFBIG, ("RLIMIT_FSIZE allows files of at most 5 bytes", "ulimit -f unlimited")),
+    ],
+)
+def test_a_limit_of_the_caller_is_named(limit: str, code: int, advice: tuple[str, str]) -> None:
+    """Also when no module can be loaded any more; for another error the advice stays."""
+    head, other = f"cannot do x: {os.strerror(code)}", ["cannot do x: No such file", "  try: membrane doctor"]
+    program = f"""
+import resource
+from membrane.host.inherited import name_limit
+resource.setrlimit(resource.{limit}, (5, 5))
+print(name_limit({other!r}), name_limit({[head, other[1]]!r}), sep="\\n")
+"""
+    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=60)
+    limited = [head, f"  limit: {advice[0]}", f"  try: {advice[1]}"]
+    assert (done.stdout.splitlines(), done.stderr) == ([repr(other), repr(limited)], "")

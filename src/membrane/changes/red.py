@@ -539,19 +539,23 @@ def repositories(base_fd: int) -> tuple[str, ...] | None:
             fd = open_directory(base_fd, place)
         except OSError:
             continue  # closed to us, or gone: git of ours does not work in it either
+        inner, keys = [], set()
         try:
             with os.scandir(fd) as listing:
-                entries = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in listing]
+                for entry in listing:
+                    name = entry.name
+                    if entry.is_dir(follow_symlinks=False):
+                        inner.append(name)
+                    if len(name) <= len("commondir"):  # the longest that says what the directory is
+                        keys.add(name.lower())
         except OSError:
             continue
         finally:
             os.close(fd)
-        is_one = fold(place.rpartition("/")[2]) in GIT_NAMES or protect.is_git_layout(
-            {name.lower() for name, _directory in entries}
-        )
+        is_one = fold(place.rpartition("/")[2]) in GIT_NAMES or protect.is_git_layout(keys)
         if is_one:
             out.append(place)
-        for name, directory in entries:
-            if directory and not (is_one and fold(name) in _DATA):
+        for name in inner:
+            if not (is_one and fold(name) in _DATA):
                 todo.append(f"{place}/{name}" if place else name)
     return tuple(out)

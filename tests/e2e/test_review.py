@@ -331,8 +331,12 @@ def test_the_default_name_and_a_run_that_changes_nothing(box: Box) -> None:
     assert f"the change set {name} holds: 1 added" in done.stderr
     assert f"membrane diff {name}" in done.stderr
     assert box.run("-q", f"--review={name}", "--", "cat", "new").stderr == ""
-    done = box.run("--review", "--", "true")
+    loads = {"PYTHONPROFILEIMPORTTIME": "1"}
+    done = box.run("--review", "--", "true", env=loads)
     assert "nothing was changed" in done.stderr
+    assert "membrane.changes.cell" in done.stderr and "membrane.changes.red" not in done.stderr
+    done = box.run(f"--review={name}", "--", "true", env=loads)  # the control: there is something to judge
+    assert "holds: 1 added" in done.stderr and "membrane.changes.red" in done.stderr
     assert len(json.loads(box.run("changes", "--json").stdout)["changes"]) == 1
 
 

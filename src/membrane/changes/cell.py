@@ -10,7 +10,9 @@ has yet it is a whiteout.  The command may write a file of its own there; that i
 
 Which names are hidden so is known when the workspace was scanned, which goes on while the overlay is already mounted.
 Nothing has looked up a name in it by then, and nothing can before the masks are made, so the kernel has nothing cached
-of what they cover.  They are made anew at each start: rules change, and so do files.
+of what they cover.  They are looked through at each start, since rules change, and so do files: what the run before
+had and this one has as well stays.  All empty files are hard links of one, ``masks.empty`` beside them: nothing writes
+a lower layer, and ten thousand names cost as many entries of directories and no inodes.
 
 Not all that is hidden can be so.  Where git tracks a name, the emptiness would be committed, so such names are
 covered by what cannot be opened, as in a live workspace (``workspace.emptied``), and so is what a hidden link leads
@@ -20,6 +22,7 @@ what the host makes elsewhere later is hidden when it appears (``late``).
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from itertools import islice
@@ -31,21 +34,24 @@ from ..host.private import make_private
 from ..host.syscalls import RESOLVE_IN_ROOT, RESOLVE_NO_MAGICLINKS, openat2
 from ..plan.model import Reviewed
 from . import store
-from .removal import remove_tree
+from .removal import EMPTY, remove_tree
 from .writers import is_above
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from typing import Literal
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import Any, Literal, TypeAlias
 
     from ..plan.model import HostFacts, ScanHit
     from ..policy.model import PathRule, Policy
+
+    Kind: TypeAlias = Literal["", "file", "directory"]
 
 APPLIED = "applied"  # a file there: all of it was put in place
 NAME_DIGITS = 12  # of the session's id, in the name of a new set
 _MOST_LOOKED = 1024  # names at the top of a workspace whose owner is looked at
 MOST_FUTURE = 64  # names that get a whiteout though nothing has them
+_OPAQUE = "user.overlay.opaque"
 _GLOB = frozenset("*?[\\")
 
 
@@ -76,9 +82,8 @@ def begin(policy: Policy, facts: HostFacts, session: str) -> tuple[store.Held, H
 
             fresh(held)
         masks = f"{held.path}/{store.MASKS}"
-        if os.path.lexists(masks):
-            remove_tree(masks)
-        os.mkdir(masks, 0o700)
+        if not os.path.isdir(masks):
+            os.mkdir(masks, 0o700)
         held.renew_work()
         held.forget_copies()
         return held, facts.replace(reviewed=_layers(held.meta, facts.state))
@@ -208,27 +213,39 @@ def confirm(root: int, workspace: str, names: Iterable[str], uppers: Sequence[st
     Raises:
         HostError: one of them is there.
     """
+    by_parent: dict[str, list[str]] = {}
     for name in names:
-        path = f"{workspace}/{name}"
+        parent, _, last = name.rpartition("/")
+        by_parent.setdefault(parent, []).append(last)
+    flags = os.O_PATH | os.O_DIRECTORY
+    for parent, inner in by_parent.items():
         try:
-            found = openat2(root, path, os.O_PATH | os.O_NOFOLLOW, 0, RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS)
+            place = openat2(root, f"{workspace}/{parent}", flags, 0, RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS)
         except (FileNotFoundError, NotADirectoryError):
             continue
         try:
-            hidden = _is_nothing(found) or any(os.path.lexists(f"{upper}/{name}") for upper in uppers)
+            for last in inner:
+                name = f"{parent}/{last}" if parent else last
+                if not _is_nothing(place, last) and not any(os.path.lexists(f"{upper}/{name}") for upper in uppers):
+                    raise HostError("hide names of the workspace", "it is in the view", target=f"{workspace}/{name}")
         finally:
-            os.close(found)
-        if not hidden:
-            raise HostError("hide names of the workspace", "it is in the view", target=path)
+            os.close(place)
 
 
-def _is_nothing(found: int) -> bool:
-    """Is it an empty file or directory?"""
-    details = os.fstat(found)
-    if not stat.S_ISDIR(details.st_mode):
-        return stat.S_ISREG(details.st_mode) and details.st_size == 0
-    with os.scandir(f"/proc/self/fd/{found}") as entries:
-        return next(entries, None) is None
+def _is_nothing(place: int, name: str) -> bool:
+    """Is nothing there, or an empty file or directory?"""
+    try:
+        details = os.stat(name, dir_fd=place, follow_symlinks=False)
+        if not stat.S_ISDIR(details.st_mode):
+            return stat.S_ISREG(details.st_mode) and details.st_size == 0
+        found = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
+    except FileNotFoundError:
+        return True
+    try:
+        with os.scandir(f"/proc/self/fd/{found}") as entries:
+            return next(entries, None) is None
+    finally:
+        os.close(found)
 
 
 class Masks:
@@ -243,7 +260,127 @@ class Masks:
         self._path, self._workspace = path, workspace
         self.names: dict[str, None] = {}  # that are hidden
 
-    def add(self, name: str, kind: Literal["", "file", "directory"] = "") -> None:
+    def hide(self, wanted: Mapping[str, Kind]) -> None:
+        """Hide these names, as ``add`` does, and no others; of what is there all stays that is to be there.
+
+        Raises:
+            OSError: it cannot be made; some of the names may not be hidden.
+        """
+        tree: dict[str, Any] = {}
+        for name, kind in wanted.items():
+            *way, last = name.split("/")
+            node = tree
+            for part in way:
+                node = node.setdefault(part, {})
+                if not isinstance(node, dict):
+                    break  # it is hidden with what it is in
+            else:
+                node[last] = kind
+        self._inode = self._link_source(make="file" in wanted.values())
+        todo = [("", tree)]
+        while todo:
+            path, node = todo.pop()
+            fd = self._walk(path)
+            try:
+                if path:
+                    os.fchmod(fd, 0o700)
+                self._level(fd, node)
+                if path:
+                    self._resemble(fd, path)
+            finally:
+                os.close(fd)
+            todo += [(f"{path}/{name}", inner) for name, inner in node.items() if isinstance(inner, dict)]
+        self.names = dict.fromkeys(wanted)
+
+    def _walk(self, path: str) -> int:
+        fd = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        for part in path.split("/")[1:]:
+            try:
+                inner = os.open(part, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
+            finally:
+                os.close(fd)
+            fd = inner
+        try:
+            if path:
+                os.chmod(f"/proc/self/fd/{fd}", 0o700)  # until all is in it
+            return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=fd)
+        finally:
+            os.close(fd)
+
+    def _level(self, directory: int, node: dict[str, Any]) -> None:
+        """Make one directory hold what ``node`` says: by its name a kind, or a dictionary for one on the way."""
+        stale, there = [], set()
+        with os.scandir(directory) as listing:
+            for entry in listing:
+                if entry.name in node and self._fits(directory, entry, node[entry.name]):
+                    there.add(entry.name)
+                else:
+                    stale.append((entry.name, entry.is_dir(follow_symlinks=False)))
+        for name, is_directory in stale:
+            if is_directory:
+                remove_tree(f"/proc/self/fd/{directory}/{name}")
+            else:
+                os.unlink(name, dir_fd=directory)
+        for name, kind in node.items():
+            if name not in there:
+                self._place(directory, name, kind)
+
+    def _fits(self, directory: int, entry: os.DirEntry[str], kind: Any) -> bool:
+        if kind == "file":
+            return entry.inode() == self._inode and entry.is_file(follow_symlinks=False)
+        if kind == "":
+            details = entry.stat(follow_symlinks=False)
+            return stat.S_ISCHR(details.st_mode) and details.st_rdev == 0
+        if not entry.is_dir(follow_symlinks=False):
+            return False
+        place = f"/proc/self/fd/{directory}/{entry.name}"
+        try:
+            opaque = os.getxattr(place, _OPAQUE, follow_symlinks=False) == b"y"
+            return not isinstance(kind, dict) and opaque and not os.listdir(place)
+        except OSError as error:
+            return error.errno == errno.ENODATA and isinstance(kind, dict)
+
+    def _place(self, directory: int, name: str, kind: Any) -> None:
+        if isinstance(kind, dict):
+            os.mkdir(name, 0o700, dir_fd=directory)
+        elif not kind:
+            # What overlayfs takes for a whiteout: a character device 0/0, which anybody may make (vfs_mknod).
+            os.mknod(name, stat.S_IFCHR, os.makedev(0, 0), dir_fd=directory)
+        elif kind == "directory":
+            self._empty(directory, name, kind)
+        else:
+            try:
+                os.link(f"{self._path}{EMPTY}", name, dst_dir_fd=directory, follow_symlinks=False)
+            except OSError as error:
+                if error.errno != errno.EMLINK:
+                    raise
+                self._empty(directory, name, kind)
+
+    def _link_source(self, *, make: bool) -> int:
+        """The inode of the empty file of which all others are links, 0: there is none; ``make`` it, if it is needed."""
+        place, like = f"{self._path}{EMPTY}", os.stat(self._workspace)
+        try:
+            there = os.lstat(place)
+            plain = stat.S_ISREG(there.st_mode) and stat.S_IMODE(there.st_mode) == 0o644 and not there.st_size
+            if plain and (there.st_uid, there.st_gid) == (like.st_uid, like.st_gid):
+                return there.st_ino
+        except FileNotFoundError:
+            pass
+        if not make:
+            return 0
+        above = os.open(os.path.dirname(place), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            name = os.path.basename(place)
+            try:
+                os.unlink(name, dir_fd=above)
+            except FileNotFoundError:
+                pass
+            self._empty(above, name, "file")
+            return os.stat(name, dir_fd=above, follow_symlinks=False).st_ino
+        finally:
+            os.close(above)
+
+    def add(self, name: str, kind: Kind = "") -> None:
         """Hide ``name``, relative to the workspace: by an empty file or directory, or by a whiteout.
 
         The directories above it are made like those of the workspace: of a directory in several layers the uppermost
@@ -285,7 +422,7 @@ class Masks:
             self._own(fd, os.stat(self._workspace))
             os.fchmod(fd, 0o644 if kind == "file" else 0o755)  # whatever our mask is
             if kind == "directory":
-                os.setxattr(fd, "user.overlay.opaque", b"y")  # else what the workspace has in it would be there
+                os.setxattr(fd, _OPAQUE, b"y")  # else what the workspace has in it would be there
         finally:
             os.close(fd)
 
@@ -305,12 +442,17 @@ class Masks:
             return os.open(name, flags, dir_fd=directory)
         fd = os.open(name, flags, dir_fd=directory)
         try:
-            like = os.stat(f"{self._workspace}{path}", follow_symlinks=False)
-            self._own(fd, like)
-            os.fchmod(fd, stat.S_IMODE(like.st_mode))
-        except FileNotFoundError:
-            pass  # it went away since the scan, with all in it
+            self._resemble(fd, path)
         except BaseException:
             os.close(fd)
             raise
         return fd
+
+    def _resemble(self, fd: int, path: str) -> None:
+        """Give a directory the owner and mode of that of the workspace."""
+        try:
+            like = os.stat(f"{self._workspace}{path}", follow_symlinks=False)
+        except FileNotFoundError:
+            return  # it went away since the scan, with all in it
+        self._own(fd, like)
+        os.fchmod(fd, stat.S_IMODE(like.st_mode))

@@ -56,7 +56,7 @@ def is_gits(path: str) -> bool:
 def quoted(path: str, prefix: str = "") -> bytes:
     """A name as git writes it (quote.c): as it is, or in double quotes with escapes."""
     name = prefix.encode() + os.fsencode(path)
-    if all(0x20 <= byte < 0x7F and byte not in b'"\\' for byte in name):
+    if path.isascii() and path.isprintable() and '"' not in path and "\\" not in path:
         return name
     out = bytearray(b'"')
     for byte in name:

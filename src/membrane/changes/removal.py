@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 
+EMPTY = ".empty"  # after the name of a layer of masks: the file of which its empty ones are links
 _OPAQUE = "user.overlay.opaque"
 
 
@@ -96,9 +97,14 @@ def _open_up(parent: int, name: str) -> None:
 def link_tree(source: str, target: str) -> None:
     """A second tree of the same files, for a layer of masks, which nothing writes: hard links, and directories anew.
 
+    Where a file has as many links as its file system lets it have, an empty one takes its place: it is one, or a
+    whiteout.
+
     Raises:
         OSError: a part of it cannot be made.
     """
+    if os.path.exists(f"{source}{EMPTY}"):
+        _link(f"{source}{EMPTY}", f"{target}{EMPTY}")
     todo = [("", source)]
     while todo:
         place, directory = todo.pop()
@@ -113,4 +119,16 @@ def link_tree(source: str, target: str) -> None:
                 if entry.is_dir(follow_symlinks=False):
                     todo.append((f"{place}/{entry.name}", entry.path))
                 else:
-                    os.link(entry.path, f"{target}{place}/{entry.name}", follow_symlinks=False)
+                    _link(entry.path, f"{target}{place}/{entry.name}")
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError as error:
+        if error.errno != errno.EMLINK:
+            raise
+        details = os.lstat(source)
+        os.mknod(target, stat.S_IFMT(details.st_mode) | 0o600, 0)
+        os.chown(target, details.st_uid, details.st_gid, follow_symlinks=False)
+        os.chmod(target, stat.S_IMODE(details.st_mode))

@@ -509,10 +509,8 @@ class Boundary(ABC):
         shown = [op.target[len(root) + 1 :] for op in self._beside if mounts.inside(op.target, root)]
         hidden = cell.masked(found.hits, empty, shown)
         try:
-            for hit in hidden:
-                masks.add(hit.path, "directory" if hit.directory else "file")
-            for name in cell.future(rules, root):
-                masks.add(name)
+            wanted: dict[str, cell.Kind] = dict.fromkeys(cell.future(rules, root), "")
+            masks.hide(wanted | {hit.path: "directory" if hit.directory else "file" for hit in hidden})
         except OSError as error:
             raise HostError("hide names of the workspace", error.strerror or "", target=root) from None
         apart = {hit.path for hit in hidden}

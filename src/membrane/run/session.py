@@ -420,9 +420,13 @@ class Session(Boundary):
         changes = self.prepared.changes
         if changes is None:
             return
+        quiet = self.options.quiet
+        if changes.is_empty:  # most runs of a look around: what judges changes is not loaded
+            if not quiet:
+                say("nothing was changed")
+            return
         from ..changes import review, terminal
 
-        quiet = self.options.quiet
         try:
             outcome = review.finish(
                 changes,

@@ -588,6 +588,37 @@ def test_a_file_that_is_made_in_a_directory_that_goes(made: Workspace) -> None:
     assert found.pop(b"becomes-file/more")[2] == b"host, just now\n" and found == before
 
 
+@pytest.mark.parametrize("other", [True, False], ids=["another directory", "nothing"])
+def test_a_directory_that_is_moved_while_names_get_into_it(tmp_path: Path, other: bool) -> None:
+    workspace = Workspace(tmp_path / "w")
+    (workspace.base / "d").mkdir()
+    (workspace.base / "d" / "b").write_text("old\n")
+    workspace.begin()
+    for name in "abc":
+        workspace.write(f"d/{name}", f"{name}\n")
+    before, steps = tree(workspace.base), []
+
+    def step(name: str) -> None:
+        steps.append(name)
+        if name == "put":  # the second of three
+            os.rename(workspace.base / "d", workspace.base / "moved")
+            if other:
+                (workspace.base / "d").mkdir()
+
+    with engine(workspace, step) as each, pytest.raises(Unfinished):
+        each.apply()
+    assert steps.index("put") > steps.index("new")
+    if other:
+        assert os.listdir(workspace.base / "d") == []
+        (workspace.base / "d").rmdir()
+    os.rename(workspace.base / "moved", workspace.base / "d")
+    with engine(workspace) as each:
+        assert each.resume(forward=False) == []
+        assert tree(workspace.base) == before
+        assert len(each.apply().applied) == 3  # the control
+    assert (workspace.base / "d" / "b").read_text() == "b\n"
+
+
 def test_a_directory_that_is_swapped_for_a_link_leads_nowhere(tmp_path: Path) -> None:
     workspace = Workspace(tmp_path / "w")
     (workspace.base / "d").mkdir()

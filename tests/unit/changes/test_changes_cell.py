@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -80,13 +81,74 @@ def test_what_would_be_makes_nothing(facts: HostFacts) -> None:
     assert again.layer != found.layer  # that of the set
 
 
-def test_masks_are_made_anew(facts: HostFacts) -> None:
-    masks = Path(facts.state, "changes", "one", "masks")
+def test_masks_are_those_of_this_run_and_what_is_right_stays(facts: HostFacts) -> None:
+    place = Path(facts.state, "changes", "one", "masks")
+    for name in ("a/b", "way", "whole/in"):
+        Path(facts.workspace, name).mkdir(parents=True)
+    Path(facts.workspace, "a/b").chmod(0o1751)
     cell.begin(REVIEW, facts, "1")[0].close()
-    cell.Masks(str(masks), facts.workspace).add("old")
-    assert is_whiteout(masks / "old")
+    masks = cell.Masks(str(place), facts.workspace)
+    masks.add("late")
+    masks.hide(
+        {".env": "file", "a/b/x": "file", "a/b/d": "directory", "none": "", "way/one": "file", "whole": "directory",
+         "turns/1": "file", "turns/2": "directory", "turns/3": "", "old/in/it": "file"}
+    )  # fmt: skip
+    assert list(masks.names)[:2] == [".env", "a/b/x"] and not (place / "late").exists()
+    assert stat.S_IMODE((place / "a/b").stat().st_mode) == 0o1751
+    assert os.getxattr(place / "whole", "user.overlay.opaque") == b"y"
+    kept = {name: os.lstat(place / name).st_ino for name in ("a/b/d", "none", "way")}
+    (place / "whole" / "left").write_text("")  # as a name that was hidden in it once
     cell.begin(REVIEW, facts, "2")[0].close()
-    assert os.listdir(masks) == []
+    assert is_whiteout(place / "none")  # until the next run knows better: its names may be those of an apply
+    Path(facts.workspace, "a/b").chmod(0o700)
+    again = cell.Masks(str(place), facts.workspace)
+    again.hide(
+        {".env": "file", "a/b/x": "file", "a/b/d": "directory", "none": "", "way/two": "file", "whole": "directory",
+         "turns/1": "directory", "turns/2": "", "turns/3": "file"}
+    )  # fmt: skip
+    assert {name: os.lstat(place / name).st_ino for name in kept} == kept
+    assert stat.S_IMODE((place / "a/b").stat().st_mode) == 0o700
+    assert os.listdir(place / "way") == ["two"] and os.listdir(place / "whole") == []
+    assert os.getxattr(place / "turns/1", "user.overlay.opaque") == b"y" and is_whiteout(place / "turns/2")
+    assert (place / "turns/3").is_file() and not (place / "old").exists()
+    assert (place / ".env").stat().st_ino == (place / "way/two").stat().st_ino
+    # What hides a name with all in it becomes a directory on the way, and back.
+    again.hide({"whole/in/x": "file", ".env": "directory"})
+    with pytest.raises(OSError, match="No data"):
+        os.getxattr(place / "whole", "user.overlay.opaque")
+    assert sorted(os.listdir(place)) == [".env", "whole"] and (place / "whole/in/x").stat().st_size == 0
+    again.hide({"whole/in/x": "file", "whole": "directory"})
+    assert os.getxattr(place / "whole", "user.overlay.opaque") == b"y" and os.listdir(place / "whole") == []
+    again.hide({})
+    assert os.listdir(place) == []
+
+
+def test_the_empty_file_is_made_anew_when_it_is_another_or_has_too_many_links(
+    facts: HostFacts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Path(facts.state, "changes", "one", "masks")
+    held, _facts = cell.begin(REVIEW, facts, "1")
+    with held:
+        masks = cell.Masks(str(place), facts.workspace)
+        masks.hide({"a": "file", "b": "file"})
+        empty = place.with_name("masks.empty")
+        assert empty.stat().st_ino == (place / "a").stat().st_ino and empty.stat().st_nlink == 3
+        empty.write_text("not empty")
+        masks.hide({"a": "file", "b": "file"})
+        assert [(place / name).stat().st_size for name in "ab"] == [0, 0]
+        held.fork("two")
+        assert empty.stat().st_nlink == 6
+
+        def full(*_args: object, **_options: object) -> None:
+            raise OSError(errno.EMLINK, os.strerror(errno.EMLINK))
+
+        monkeypatch.setattr(os, "link", full)
+        masks.hide({"a": "file", "b": "file", "c": "file"})
+        assert (place / "c").stat().st_nlink == 1 and stat.S_IMODE((place / "c").stat().st_mode) == 0o644
+        masks.hide({"a": "file", "n": ""})
+        held.fork("three")
+    third = place.parents[1] / "three" / "masks"
+    assert (third / "a").stat().st_size == 0 and is_whiteout(third / "n")
 
 
 def test_a_whiteout_has_the_directories_of_the_workspace(facts: HostFacts, tmp_path: Path) -> None:

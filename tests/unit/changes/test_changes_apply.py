@@ -461,7 +461,7 @@ def test_killed_while_it_is_brought_to_an_end(tmp_path: Path, doing: str, other:
     assert number > 3
 
 
-@pytest.mark.parametrize("number_of_error", [errno.ENOSPC, errno.EIO, errno.EROFS])
+@pytest.mark.parametrize("number_of_error", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS])
 def test_after_an_error_at_any_step_everything_is_as_before(tmp_path: Path, number_of_error: int) -> None:
     number = 0
     while True:

@@ -306,7 +306,8 @@ class Judge:
             if data is None:
                 return f"it is no regular file of at most {LARGEST_INDEX} bytes"
             sizes = self._hash_sizes(change.path.rpartition("/")[0])
-            return next((why for size in sizes if (why := gitindex.index(data, size))), "")
+            why = next((why for size in sizes if (why := gitindex.index(data, size))), "")
+            return why or next((why for size in sizes if (why := self._unwatched(change, data, size))), "")
         text = self._text(change, protect.LARGEST_READ)
         if text is None:
             return f"it is no regular file of at most {protect.LARGEST_READ} bytes"
@@ -314,6 +315,41 @@ class Judge:
             return gitindex.rerere(text, self._rerere(change.path))
         check = VALIDATORS.get((above, key)) or VALIDATORS.get(("", key))
         return reason(change.path) if check is None else check(text)
+
+    def _unwatched(self, change: Change, data: bytes, size: int) -> str:
+        """Why an index hides from a person what changes.
+
+        Files that are not there, as of a sparse checkout, do not count, where it is known which tree it is of.
+        """
+        from ..workspace import gitindex
+
+        marked = gitindex.unwatched(data, size)
+        if marked and change.before is not None and change.before.what == "file":
+            try:
+                fd = self._copy.open(-1, change.path)
+                try:
+                    old = read_bounded(fd, LARGEST_INDEX)
+                finally:
+                    os.close(fd)
+                marked -= gitindex.unwatched(old, size) if not gitindex.index(old, size) else frozenset()
+            except OSError:
+                pass
+        place = change.path.rpartition("/")[0]
+        tree, _, last = place.rpartition("/")
+        for name in sorted(marked):
+            path = os.fsdecode(name)
+            try:
+                there = (
+                    not name
+                    or fold(last) not in GIT_NAMES
+                    or self._copy.find(f"{tree}/{path}" if tree else path) is not None
+                )
+            except (OSError, ValueError):
+                there = True
+            if there:
+                shown = ascii(path)[1:-1] or "some files"
+                return f"git status and git diff do not say any more when {shown} is changed"
+        return ""
 
     def _rerere(self, path: str) -> Callable[[str], str]:
         tree = path.rpartition("/")[0].rpartition("/")[0]

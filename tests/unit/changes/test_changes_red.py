@@ -15,6 +15,7 @@ from copies import Workspace, engine
 
 from membrane.changes import red
 from membrane.changes.model import Change
+from membrane.workspace import gitindex
 
 GIT_ENVIRONMENT = {
     "PATH": os.environ["PATH"],
@@ -649,3 +650,37 @@ def test_attributes_of_a_directory_are_not_said_to_be_put_in_place(made: Workspa
         report = each.apply()
     assert [change.path for change, _why in report.refused] == ["d"] and not report.applied
     assert os.listxattr(made.base / "d") == []
+
+
+@pytest.mark.parametrize("version", ["2", "4"])
+@pytest.mark.parametrize("flag", ["--assume-unchanged", "--skip-worktree"])
+def test_an_index_by_which_git_hides_a_change_is_red(repository: Workspace, flag: str, version: str) -> None:
+    base = repository.base
+    (base / "b").write_text("x")
+    git(base, "add", "-A")
+    git(base, "commit", "-qm", "more")
+    repository.run(f"""
+import os, subprocess
+os.environ.update({GIT_ENVIRONMENT!r})
+for args in (("--index-version", {version!r}), ({flag!r}, "b")):
+    subprocess.run(["git", "update-index", *args], check=True)
+open("b", "w").write("changed")
+""")
+    found = one(repository, ".git/index")
+    assert found.red and "when b is changed" in found.red[0]
+    shutil.copy(repository.layer / ".git/index", base / ".git/index")
+    (base / "b").write_text("changed")
+    assert git(base, "status", "--porcelain") == ""  # the control: git outside does not say it
+    # Marks that are there are the person's, and files that are not there are those of a sparse checkout.
+    assert not [change for change in repository.changes() if change.path == ".git/index" and change.red]
+    git(base, "update-index", flag.replace("--", "--no-"), "b")
+    repository.run("import os; os.unlink('b')")
+    assert not one(repository, ".git/index").red
+
+
+def test_marks_of_a_split_index_count_as_of_some_file() -> None:
+    entry = bytes(24) + b"\0\0\x81\xa4" + bytes(12) + bytes(20)
+    split = entry + b"\x80\0" + b"\0\0"
+    assert gitindex.unwatched(b"DIRC\0\0\0\2\0\0\0\1" + split + bytes(20)) == {b""}
+    plain = entry + b"\0\1b" + bytes(7)
+    assert gitindex.unwatched(b"DIRC\0\0\0\2\0\0\0\1" + plain + bytes(20)) == frozenset()

@@ -686,24 +686,33 @@ def surroundings(base_fd: int, context: int) -> tuple[tuple[str, ...], tuple[Sca
             fd = open_directory(base_fd, place)
         except OSError:
             continue  # closed to us, or gone: git of ours does not work in it either
+        inner, aside, keys = [], [], set()
         try:
             with os.scandir(fd) as listing:
-                entries = [(each.name, each.is_dir(follow_symlinks=False), each.is_symlink()) for each in listing]
+                for entry in listing:
+                    name = entry.name
+                    if entry.is_dir(follow_symlinks=False):
+                        inner.append(name)
+                    elif entry.is_symlink():
+                        aside.append(name)
+                    if len(name) <= len("commondir"):  # the longest that says what the directory is
+                        keys.add(name.lower())
         except OSError:
             continue
         finally:
             os.close(fd)
-        keys = {name.lower() for name, _directory, _link in entries}
         is_one = fold(place.rpartition("/")[2]) in GIT_NAMES or protect.is_git_layout(keys)
         if is_one:
             gits.append(place)
         if context >= 0:
             context = settled(context, keys)
-        for name, directory, link in entries:
-            key = fold(name) if directory or link else ""
-            path = f"{place}/{name}" if place else name
-            if directory and not (is_one and key in _DATA):
-                todo.append((path, classify(context, key, True, False)))
-            elif link and key not in GIT_NAMES and classify(context, key, False, True) == protect.PROTECT:
-                links.append(ScanHit(path, "protect", False, True))
+        prefix = f"{place}/" if place else ""
+        for name in inner:
+            key = fold(name)
+            if not (is_one and key in _DATA):
+                todo.append((prefix + name, classify(context, key, True, False)))
+        for name in aside:
+            key = fold(name)
+            if key not in GIT_NAMES and classify(context, key, False, True) == protect.PROTECT:
+                links.append(ScanHit(prefix + name, "protect", False, True))
     return tuple(gits), tuple(links)

@@ -128,7 +128,15 @@ class ChangeSet:
                     error = Poisoned("apply the changes", bad[0][1], target=ascii(bad[0][0])[1:-1])
                     error.paths = bad
                     raise error
-                report = engine.apply(only, red=refuse == "nothing", rest=rest, merge=merge, found=found, hunks=hunks)
+                report = engine.apply(
+                    only,
+                    red=refuse == "nothing",
+                    rest=rest,
+                    merge=merge,
+                    found=found,
+                    hunks=hunks,
+                    strict=refuse == "all",
+                )
             self._applied(held, report, found)
             return report
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 
-from ..errors import Conflict, HostError
+from ..errors import Conflict, HostError, Poisoned
 from ..value import Value
 from .base import LARGEST_COPY, Base, Row
 from .gitdata import Arrived, Repositories, index_pack, lock_of, pack_name, rank
@@ -254,6 +254,7 @@ class Engine:
         found: list[Change] | None = None,
         hunks: Mapping[str, Iterable[Hunk]] | None = None,
         exact: bool = False,
+        strict: bool = False,
     ) -> Report:
         """Put changes in place, all that are chosen or none.
 
@@ -264,10 +265,12 @@ class Engine:
             merge: a file that both sides changed is merged in three ways, where that is possible without conflicts.
             dry_run: only say what would be done.
             found: what ``changes`` has given under the same lock.
+            strict: when what is made ready turns out to be red, as a merge may, nothing is put in place.
 
         Raises:
             Conflict: the host changed a chosen name meanwhile, and ``rest`` is false; nothing was put in place.
             Whole, Conflict: as ``parted``.
+            Poisoned: with ``strict``.
             HostError: nothing was put in place, because of an error.
             Unfinished: and what was done could not be undone; or an apply before this one has to be ended first.
         """
@@ -307,6 +310,11 @@ class Engine:
             slots = self._staged(chosen)
             worse = self._judged(chosen, slots)
             if worse:
+                bad = [(path, each.red[0]) for path, each in worse.items() if each.red]
+                if bad and strict:
+                    error = Poisoned("apply the changes", bad[0][1], target=ascii(bad[0][0])[1:-1])
+                    error.paths = tuple(bad)
+                    raise error
                 chosen, refused = without(worse.get(change.path, change) for change in changes)
             lacking = self._gits.lacking(chosen, slots, self._stage.path)
             if lacking:

@@ -68,9 +68,11 @@ class Arrived(Value):
 
     @property
     def command(self) -> str:
-        """What a person types to have them."""
-        where = f"-C {self.repository} " if self.repository else ""
-        return f"git {where}merge {self.name}" if self.ref.startswith("refs/heads/") else f"git {where}show {self.name}"
+        """What a person types to have them, quoted for a shell: git takes ``;`` and ``$`` in the name of a branch."""
+        import shlex
+
+        where = f"-C {shlex.quote(self.repository)} " if self.repository else ""
+        return f"git {where}{'merge' if self.ref.startswith('refs/heads/') else 'show'} {shlex.quote(self.name)}"
 
 
 def lock_of(repository: str, path: str) -> str:

@@ -7,7 +7,8 @@ those of live workspaces: ``workspace.names`` and ``workspace.gitdir`` (through 
 git by allowed settings (``gitedit.objection``), the files of a rebase, an index or a pointer by their validators.
 Besides those a change is red when it
 
-* can be executed, or written by everybody, and could not before, or has the bits set-user-id or set-group-id;
+* can be executed, or written by everybody or by others of an access list, and could not before, or has the bits
+  set-user-id or set-group-id;
 * makes a git repository of a directory by its layout (``HEAD``, ``objects``, ``refs``), where something that git obeys
   is already;
 * is a link that leads out of the workspace, into a git directory, or to a hidden name, through whatever links the
@@ -28,6 +29,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import struct
 import time
 
 from ..escaping import escape
@@ -51,6 +53,8 @@ _LAYOUT = ("HEAD", "objects", "refs", "commondir")
 # Where git looks for objects: the first two are directories, the others are not there.
 _STORE = ("objects", "objects/info", "objects/info/alternates", "objects/info/http-alternates")
 _DATA = frozenset({"objects", "refs", "logs", "info"})  # of a repository, which holds no other in them
+ACCESS_LIST = "system.posix_acl_access"
+_USER, _GROUP, _MASK, _WRITE = 0x02, 0x08, 0x10, 0x02  # include/uapi/linux/posix_acl.h
 _OUT = "it leads out of the workspace"
 _BEHIND = "it has a .. after a name: it leads out when a link or a directory takes the place of that name"
 _SPECIAL = {
@@ -304,7 +308,8 @@ class Judge:
             if data is None:
                 return f"it is no regular file of at most {LARGEST_INDEX} bytes"
             sizes = self._hash_sizes(change.path.rpartition("/")[0])
-            return next((why for size in sizes if (why := gitindex.index(data, size))), "")
+            why = next((why for size in sizes if (why := gitindex.index(data, size))), "")
+            return why or next((why for size in sizes if (why := self._unwatched(change, data, size))), "")
         text = self._text(change, protect.LARGEST_READ)
         if text is None:
             return f"it is no regular file of at most {protect.LARGEST_READ} bytes"
@@ -312,6 +317,41 @@ class Judge:
             return gitindex.rerere(text, self._rerere(change.path))
         check = VALIDATORS.get((above, key)) or VALIDATORS.get(("", key))
         return reason(change.path) if check is None else check(text)
+
+    def _unwatched(self, change: Change, data: bytes, size: int) -> str:
+        """Why an index hides from a person what changes.
+
+        Files that are not there, as of a sparse checkout, do not count, where it is known which tree it is of.
+        """
+        from ..workspace import gitindex
+
+        marked = gitindex.unwatched(data, size)
+        if marked and change.before is not None and change.before.what == "file":
+            try:
+                fd = self._copy.open(-1, change.path)
+                try:
+                    old = read_bounded(fd, LARGEST_INDEX)
+                finally:
+                    os.close(fd)
+                marked -= gitindex.unwatched(old, size) if not gitindex.index(old, size) else frozenset()
+            except OSError:
+                pass
+        place = change.path.rpartition("/")[0]
+        tree, _, last = place.rpartition("/")
+        for name in sorted(marked):
+            path = os.fsdecode(name)
+            try:
+                there = (
+                    not name
+                    or fold(last) not in GIT_NAMES
+                    or self._copy.find(f"{tree}/{path}" if tree else path) is not None
+                )
+            except (OSError, ValueError):
+                there = True
+            if there:
+                shown = ascii(path)[1:-1] or "some files"
+                return f"git status and git diff do not say any more when {shown} is changed"
+        return ""
 
     def _rerere(self, path: str) -> Callable[[str], str]:
         tree = path.rpartition("/")[0].rpartition("/")[0]
@@ -387,11 +427,43 @@ class Judge:
             why = self._becomes_repository(change.path.rpartition("/")[0])
             if why:
                 out.append(why)
+        if ACCESS_LIST in change.attributes and after.what == "file" and self._is_shared(change, after):
+            out.append("its access list lets others on this machine write it")
         if CAPABILITY in change.attributes:
             out.append("it has capabilities; they are never put in place")
         if after.what in _SPECIAL:
             out.append(_SPECIAL[after.what])
         return out
+
+    def _is_shared(self, change: Change, after: Side) -> bool:
+        """May users or groups write it by its access list (acl(5)) who could not, nor could a file made there?"""
+        own = {(_USER, after.uid), (_GROUP, after.gid)}
+        try:
+            fd = self._copy.open(change.layer, change.path)
+            try:
+                new = writers(attribute(fd, ACCESS_LIST))
+            finally:
+                os.close(fd)
+            if new is None or new <= own:
+                return new is None
+            before = change.before
+            if before is not None and before.what == "file":
+                fd = self._copy.open(-1, change.source or change.path)
+                try:
+                    own |= writers(attribute(fd, ACCESS_LIST)) or set()
+                finally:
+                    os.close(fd)
+            place = change.path.rpartition("/")[0]
+            while not self._is_on_host(place):
+                place = place.rpartition("/")[0]
+            fd = open_directory(self._copy.base_fd, place)
+            try:
+                own |= writers(attribute(fd, "system.posix_acl_default")) or set()
+            finally:
+                os.close(fd)
+        except OSError:
+            return True
+        return not new <= own
 
     def _becomes_repository(self, place: str) -> str:
         """Why git must not take the directory ``place`` for a repository, which it was not before; empty: it may."""
@@ -561,6 +633,30 @@ class Judge:
         if keys.get(fold(name), 0) > 1:
             out.append("another name here differs in case or form only, and some file systems take it for the same")
         return out
+
+
+def attribute(fd: int, name: str) -> bytes:
+    """An extended attribute of an open file; empty: it has none of this name."""
+    try:
+        return os.getxattr(fd, name)
+    except OSError as error:
+        if error.errno in (errno.ENODATA, errno.EOPNOTSUPP):
+            return b""
+        raise
+
+
+def writers(data: bytes) -> set[tuple[int, int]] | None:
+    """(tag, id) of the users and groups that an access list lets write; None: it is none.
+
+    The form is that of include/uapi/linux/posix_acl_xattr.h, version 2.
+    """
+    if not data:
+        return set()
+    if len(data) % 8 != 4 or data[:4] != b"\2\0\0\0":
+        return None
+    rows = list(struct.iter_unpack("<HHI", data[4:]))
+    mask = next((rights for tag, rights, _who in rows if tag == _MASK), 7)
+    return {(tag, who) for tag, rights, who in rows if tag in (_USER, _GROUP) and rights & mask & _WRITE}
 
 
 def is_plain(name: str) -> bool:

@@ -518,6 +518,8 @@ class Copy:
                 names = self._attributes(layer, path)
                 if before.mode != there.mode or names:
                     kind: Kind = "mode" if before.mode != there.mode else "attributes"
+                    if kind == "attributes":
+                        never = (*never, "attributes and access lists of directories are not put in place")
                     out.append(Change(path, kind, before, there, layer, attributes=names, never=never))
             return [(path, both and not hidden)]
         if before is None:

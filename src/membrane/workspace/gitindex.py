@@ -53,6 +53,28 @@ def index(data: bytes, hash_size: int = 20) -> str:
     return f"git checkout writes outside of the work tree by its {found[0][1:60].decode('ascii', 'replace') or 'path'}"
 
 
+def unwatched(data: bytes, hash_size: int = 20) -> frozenset[bytes]:
+    """The paths of which git says no more when they change: assume-unchanged, skip-worktree (git-update-index(1)).
+
+    Args:
+        data: an index for which ``index`` says nothing.
+        hash_size: as there.
+
+    In one that is split, whose other part has the names, that is the empty path.
+    """
+    places: list[int] = []
+    count = int.from_bytes(data[8:12], "big")
+    try:
+        names = (_packed if data[7] == 4 else _plain)(data, count, hash_size, places) or []
+    except (EOFError, IndexError):
+        return frozenset((b"",))
+    flags = [place + 40 + hash_size for place in places[:-1]]
+    marked = [data[at] & 0x80 or (data[at] & 0x40 and data[at + 2] & 0x40) for at in flags]
+    if len(names) != count:
+        names = [b""] * count
+    return frozenset(name for name, is_marked in zip(names, marked, strict=True) if is_marked)
+
+
 def hash_size(config: str) -> int:
     """Bytes of the name of an object, by the configuration of a repository."""
     from .gitconfig import ConfigError, parse

@@ -21,7 +21,7 @@ from test_changes_tree import _ACTS, ACT, act
 from membrane.changes import transaction
 from membrane.changes.apply import choose
 from membrane.changes.transaction import STAGE_NAME, Unfinished
-from membrane.errors import Conflict, HostError
+from membrane.errors import Conflict, HostError, Poisoned
 from membrane.host import syscalls
 
 Tree = dict[bytes, tuple[object, ...]]
@@ -461,7 +461,7 @@ def test_killed_while_it_is_brought_to_an_end(tmp_path: Path, doing: str, other:
     assert number > 3
 
 
-@pytest.mark.parametrize("number_of_error", [errno.ENOSPC, errno.EIO, errno.EROFS])
+@pytest.mark.parametrize("number_of_error", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS])
 def test_after_an_error_at_any_step_everything_is_as_before(tmp_path: Path, number_of_error: int) -> None:
     number = 0
     while True:
@@ -738,6 +738,30 @@ def test_what_is_merged_is_judged(tmp_path: Path) -> None:
     with engine(workspace) as each:
         report = each.apply(merge=True)
     assert [change.path for change, _ in report.refused] == [".gitmodules"]
+
+
+def test_who_wants_nothing_red_gets_nothing_when_only_the_merge_is(
+    both: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is listed is benign, and what is made ready is not."""
+    modules = '[submodule "x"]\n\tpath = x\n'
+    (both.base / ".gitmodules").write_text(modules)
+    both.begin()
+    both.write(".gitmodules", modules + "\turl = https://h.test/x\n")
+    both.write("other", "x")
+    with engine(both) as each:
+        each.changes()
+    (both.base / ".gitmodules").write_text("# of the host\n" + modules)
+    evil = (modules + "\turl = ext::sh -c x\n").encode()
+    monkeypatch.setattr("membrane.changes.merge.merged", lambda *_texts, **_how: evil)
+    with engine(both) as each:
+        with pytest.raises(Poisoned) as caught:
+            each.apply([".gitmodules", "other"], merge=True, strict=True)
+        assert [path for path, _why in caught.value.paths] == [".gitmodules"]
+        assert not (both.base / "other").exists()
+        report = each.apply([".gitmodules", "other"], merge=True)  # the control
+        assert [change.path for change, _ in report.refused] == [".gitmodules"]
+        assert [change.path for change in report.applied] == ["other"]
 
 
 @pytest.mark.parametrize("call", [1, 2])

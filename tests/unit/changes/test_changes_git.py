@@ -555,3 +555,34 @@ def test_a_linked_work_tree_goes_as_a_whole(made: Workspace) -> None:
     assert not (made.base / "wt").exists() and not (made.base / ".git/worktrees").exists()
     git(made.base, "status")
     fsck(made.base)
+
+
+def test_the_line_that_is_to_be_typed_runs_nothing_else(made: Workspace) -> None:
+    """A branch and a directory of the command's choice are words of it."""
+    branch, place = "b;touch${IFS}ran;", "d'$(touch ran)"
+    git(made.base, "init", "-q", place)
+    (made.base / place / "f").write_text("one\n")
+    for args in (("add", "f"), ("commit", "-qm", "one"), ("branch", branch)):
+        git(made.base / place, *args)
+    made.begin()
+    inside(
+        made,
+        f"""
+os.chdir({place!r})
+git("switch", "-q", {branch!r}); write("f", "two\\n"); git("commit", "-qam", "two")
+""",
+    )
+    with engine(made) as each:
+        each.changes()
+    git(made.base / place, "commit", "-q", "--allow-empty", "-m", "other")
+    git(made.base / place, "branch", "-f", branch)
+    (arrived,) = apply(made, red=True, rest=True).arrived
+    assert arrived.name.endswith(branch)
+    git(made.base / place, "checkout", "-q", ".")
+    done = subprocess.run(["sh", "-c", arrived.command], cwd=made.base, env=GIT_ENVIRONMENT, check=False)
+    assert done.returncode == 0, done
+    assert (made.base / place / "f").read_text() == "two\n"
+    assert not list(made.base.rglob("ran"))
+    unquoted = f"git -C . merge {arrived.name}"  # the control
+    subprocess.run(["sh", "-c", unquoted], cwd=made.base, capture_output=True, check=False)
+    assert (made.base / "ran").exists()

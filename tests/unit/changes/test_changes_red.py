@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import struct
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from copies import Workspace, engine
 
 from membrane.changes import red
 from membrane.changes.model import Change
+from membrane.workspace import gitindex
 
 GIT_ENVIRONMENT = {
     "PATH": os.environ["PATH"],
@@ -596,3 +598,89 @@ def test_links_among_the_data_of_git_are_red(made: Workspace) -> None:
         assert "link in a git directory" in one(made, path).red[0], path
     (made.layer / "link").symlink_to("target")
     assert not one(made, "link").red  # the control
+
+
+def access_list(*rows: tuple[int, int, int], mask: int = 6) -> bytes:
+    """The owner may read and write, others read; ``rows``: (tag, rights, id)."""
+    nobody = 0xFFFFFFFF
+    entries = [(1, 6, nobody), *rows, (4, 4, nobody), (16, mask, nobody), (32, 4, nobody)]
+    return b"\2\0\0\0" + b"".join(struct.pack("<HHI", *row) for row in sorted(entries, key=lambda row: row[0]))
+
+
+def test_others_that_an_access_list_lets_write_are_red(made: Workspace) -> None:
+    other = os.getuid() + 1
+    rows = {
+        "reads": (access_list((2, 4, other)), False),
+        "writes": (access_list((2, 6, other)), True),
+        "group": (access_list((8, 7, other)), True),
+        "masked": (access_list((2, 6, other), mask=4), False),
+        "own": (access_list((2, 6, os.getuid()), (8, 6, os.getgid())), False),
+    }
+    for name, (value, _red) in rows.items():
+        os.setxattr(made.write(name, "x"), red.ACCESS_LIST, value)
+    os.setxattr(made.write("a.txt", "one\n"), red.ACCESS_LIST, access_list((2, 6, other)))
+    found = {change.path: change.red for change in made.changes()}
+    for name, (_value, is_red) in rows.items():
+        assert ("its access list lets others on this machine write it" in found[name]) == is_red, name
+    assert found["a.txt"]
+    os.setxattr(made.base / "a.txt", red.ACCESS_LIST, access_list((2, 6, other)))
+    made.write("a.txt", "two\n")
+    assert not one(made, "a.txt").red  # who could write it before may
+    os.setxattr(made.base, "system.posix_acl_default", access_list((2, 7, other)))
+    assert not one(made, "writes").red and one(made, "group").red  # as any file that is made there
+    with engine(made) as each:
+        assert "writes" in {change.path for change in each.apply().applied}
+    assert (
+        os.getxattr(made.base / "writes", red.ACCESS_LIST) == rows["writes"][0]
+    )  # the control: it comes with the file
+
+
+def test_a_damaged_access_list_is_no_list() -> None:
+    good = access_list((2, 6, 5))
+    assert red.writers(good) == {(2, 5)} and red.writers(b"") == set()
+    for bad in (good[:-1], b"\3" + good[1:], b"\2", good + b"\0" * 4):
+        assert red.writers(bad) is None
+
+
+def test_attributes_of_a_directory_are_not_said_to_be_put_in_place(made: Workspace) -> None:
+    (made.base / "d").mkdir()
+    (made.layer / "d").mkdir()
+    os.setxattr(made.layer / "d", "user.x", b"1")
+    with engine(made) as each:
+        report = each.apply()
+    assert [change.path for change, _why in report.refused] == ["d"] and not report.applied
+    assert os.listxattr(made.base / "d") == []
+
+
+@pytest.mark.parametrize("version", ["2", "4"])
+@pytest.mark.parametrize("flag", ["--assume-unchanged", "--skip-worktree"])
+def test_an_index_by_which_git_hides_a_change_is_red(repository: Workspace, flag: str, version: str) -> None:
+    base = repository.base
+    (base / "b").write_text("x")
+    git(base, "add", "-A")
+    git(base, "commit", "-qm", "more")
+    repository.run(f"""
+import os, subprocess
+os.environ.update({GIT_ENVIRONMENT!r})
+for args in (("--index-version", {version!r}), ({flag!r}, "b")):
+    subprocess.run(["git", "update-index", *args], check=True)
+open("b", "w").write("changed")
+""")
+    found = one(repository, ".git/index")
+    assert found.red and "when b is changed" in found.red[0]
+    shutil.copy(repository.layer / ".git/index", base / ".git/index")
+    (base / "b").write_text("changed")
+    assert git(base, "status", "--porcelain") == ""  # the control: git outside does not say it
+    # Marks that are there are the person's, and files that are not there are those of a sparse checkout.
+    assert not [change for change in repository.changes() if change.path == ".git/index" and change.red]
+    git(base, "update-index", flag.replace("--", "--no-"), "b")
+    repository.run("import os; os.unlink('b')")
+    assert not one(repository, ".git/index").red
+
+
+def test_marks_of_a_split_index_count_as_of_some_file() -> None:
+    entry = bytes(24) + b"\0\0\x81\xa4" + bytes(12) + bytes(20)
+    split = entry + b"\x80\0" + b"\0\0"
+    assert gitindex.unwatched(b"DIRC\0\0\0\2\0\0\0\1" + split + bytes(20)) == {b""}
+    plain = entry + b"\0\1b" + bytes(7)
+    assert gitindex.unwatched(b"DIRC\0\0\0\2\0\0\0\1" + plain + bytes(20)) == frozenset()

@@ -683,6 +683,29 @@ def test_metadata_of_files_that_may_not_be_written_stay(world: World) -> None:
     assert "EPERM" not in (control["snapshot"], control["fat"], control["read"])
 
 
+@pytest.mark.needs_kernel("user namespaces")
+def test_metadata_in_another_mount_namespace_stays_where_its_path_is_one_of_the_workspace(world: World) -> None:
+    """A container beside this one, by /proc/PID/root: the keeper may look into it, and the path there says nothing."""
+    other = world.path / "other"
+    other.mkdir()
+    for each in (other, world.workspace):
+        (each / "file").write_text("")
+        (each / "file").chmod(0o600)
+    script = f"mount --bind {other} {world.workspace} && echo ready && exec sleep 1000"
+    with subprocess.Popen(["unshare", "-Urm", "sh", "-c", script], stdout=subprocess.PIPE) as beside:
+        assert beside.stdout is not None and beside.stdout.readline() == b"ready\n"
+        path = f"/proc/{beside.pid}/root{world.workspace}/file"
+        body = f"""
+print(json.dumps([outcome(lambda: os.chmod("{path}", 0o606)), outcome(lambda: os.chmod("file", 0o604))]))
+"""
+        found = world.python(body)
+        modes = [(each / "file").stat().st_mode & 0o777 for each in (other, world.workspace)]
+        control = world.python(body, outside=True)
+        beside.kill()
+    assert (found, modes) == (["ELOOP", "ok"], [0o600, 0o604])
+    assert control[0] == "ok" and (other / "file").stat().st_mode & 0o777 == 0o606
+
+
 def test_of_two_trees_the_inner_one_decides(world: World) -> None:
     outer, inner = world.path / "o", world.path / "o" / "i"
     inner.mkdir(parents=True)

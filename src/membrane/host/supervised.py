@@ -534,7 +534,7 @@ class Sockets:
         if not path.startswith(b"/"):
             path = os.fsencode(os.readlink(f"/proc/{call[1]}/cwd")) + b"/" + path
         door = self._doors.get(os.path.normpath(os.fsdecode(path)))
-        place = os.open(door or path, os.O_PATH | os.O_CLOEXEC)
+        place = sc.openat2(sc.AT_FDCWD, door or path, os.O_PATH, resolve=sc.RESOLVE_NO_MAGICLINKS)
         try:
             if not door and bound_to(place) not in self._sockets:
                 self._report(os.readlink(f"/proc/self/fd/{place}"), str(SOCKET_NOT_ALLOWED))

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 LARGEST_VALUE = 65536  # bytes of an extended attribute (linux/limits.h, XATTR_SIZE_MAX)
 LONGEST_NAME = 256  # bytes of its name, with the NUL
 _AT_FDCWD, _AT_SYMLINK_NOFOLLOW, _AT_EMPTY_PATH = 0xFFFFFF9C, 0x100, 0x1000
-_SELF = b"/proc/self/"
+_OWN = (b"/proc/self/fd/", b"/proc/thread-self/fd/", b"/dev/fd/")  # as open(2) has them for a descriptor
 
 
 class Metadata:
@@ -138,29 +138,27 @@ class Metadata:
         directory &= 0xFFFFFFFF
         if not path and flags & _AT_EMPTY_PATH and directory != _AT_FDCWD:
             return self._opened(call, directory)
-        own = path.removeprefix(_SELF + b"fd/")
-        if own != path and own.isdigit() and not flags & _AT_SYMLINK_NOFOLLOW and follow:
-            return self._opened(call, int(own))
-        if path.startswith(_SELF):
-            path = b"/proc/%d/%b" % (call[1], path[len(_SELF) :])
+        above, _, own = path.rpartition(b"/")
+        if above + b"/" in _OWN and own.isdigit() and not flags & _AT_SYMLINK_NOFOLLOW and follow:
+            return self._opened(call, int(own[:10]))
         if not path:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-        wanted = os.O_PATH | os.O_CLOEXEC
+        wanted = os.O_PATH
         if not follow or flags & _AT_SYMLINK_NOFOLLOW:
             wanted |= os.O_NOFOLLOW
+        # No link of proc(5): it leads where we may look into processes outside, also into other mount namespaces, where
+        # a path says nothing of ours.
         if path.startswith(b"/"):
-            return self._named(os.open(path, wanted))
+            return self._named(sc.openat2(sc.AT_FDCWD, path, wanted, resolve=sc.RESOLVE_NO_MAGICLINKS))
         name = "cwd" if directory == _AT_FDCWD else f"fd/{directory & 0x7FFFFFFF}"
         base = os.open(f"/proc/{call[1]}/{name}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            return self._named(os.open(path, wanted, dir_fd=base))
+            return self._named(sc.openat2(base, path, wanted, resolve=sc.RESOLVE_NO_MAGICLINKS))
         finally:
             os.close(base)
 
     def _named(self, place: int) -> int:
-        """What a path led to has to be a file of the view: /proc/PID/fd, which we may look into and the command may
-        not, leads to pipes, sockets and memory of processes outside.
-        """
+        """What a path led to has to be a file of the view."""
         path = os.readlink(f"/proc/self/fd/{place}")
         if path.startswith("/") and self._may(path, os.fstat(place)):
             return place

@@ -20,6 +20,7 @@ from .contradictions import check_mounts
 from .document import Mapping, Scalar
 from .globs import MOST_EXPRESSIONS, Pattern
 from .model import (
+    IMAGE_PATHS,
     DeviceRule,
     EnvRule,
     Malformed,
@@ -571,7 +572,7 @@ class Reader:
         text = node.scalar(key).string(key)
         self._widens(key, node)
         kind, rest = self._checked(node, key, grammar.parse_image, text)
-        if kind in grammar.IMAGE_PATHS:
+        if kind in IMAGE_PATHS:
             path = self._checked(node, key, grammar.expand_home, rest, self.home)
             text = f"{kind}:{path if path.startswith('/') else f'{self.directory}/{path}'}"
         self.scalars[key] = text

@@ -7,7 +7,7 @@ import os
 from ..errors import PolicyError
 from ..escaping import escape
 from ..policy import grammar
-from ..policy.model import Malformed
+from ..policy.model import IMAGE_PATHS, Malformed
 from ..run import imagestore
 from . import show
 
@@ -49,11 +49,11 @@ def _reference(text: str) -> str:
     """What was typed, as a policy would have it: paths absolute."""
     try:
         kind, rest = grammar.parse_image(text)
-        if kind in grammar.IMAGE_PATHS:
+        if kind in IMAGE_PATHS:
             rest = grammar.expand_home(rest, os.environ.get("HOME", ""))
     except Malformed as error:
         raise PolicyError("name an image", str(error), target=text) from None
-    return f"{kind}:{os.path.join(os.getcwd(), rest)}" if kind in grammar.IMAGE_PATHS else text
+    return f"{kind}:{os.path.join(os.getcwd(), rest)}" if kind in IMAGE_PATHS else text
 
 
 def _list(invocation: Invocation, state: str) -> int:

@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from .http import bench_http
+from .images import bench_images
 from .library import bench_library
 from .review import bench_review
 from .tools import Interactive, children, cmdline, cpu, membrane, ratios, rss
@@ -220,6 +221,7 @@ BENCHES = {
     "start": bench_start,
     "tree": bench_tree,
     "review": bench_review,
+    "images": bench_images,
     "network": bench_network,
     "many": bench_many,
     "http": bench_http,

@@ -514,12 +514,13 @@ def parse_resolver(text: str) -> str:
     return f"[{shown}]:{parse_port_number(port)}" if version == 6 else f"{shown}:{parse_port_number(port)}"
 
 
+NO_IMAGE = "host:"  # of --image: this machine's trees, whatever the files say
 _ENGINES = ("docker-daemon", "podman")
 _LONGEST_IMAGE = 1024
 
 
 def parse_image(text: str) -> tuple[str, str]:
-    """Read ``oci:DIR``, ``tar:FILE``, ``docker-daemon:NAME``, ``podman:NAME`` or ``NAME``.
+    """Read ``oci:DIR``, ``tar:FILE``, ``dockerfile:FILE``, ``docker-daemon:NAME``, ``podman:NAME`` or ``NAME``.
 
     NAME is ``[HOST[:PORT]/]PATH[:TAG][@sha256:DIGITS]`` (distribution-spec, "Pulling manifests"; the length of each
     part is the registry's to judge).

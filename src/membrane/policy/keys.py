@@ -446,7 +446,7 @@ KEYS: tuple[Key, ...] = (
 #containers: nested   # docker, podman and buildah run inside, each container below the same rules
 """),
     Key("image", "image", (Field("image", "image", by="plan/image.py"),),
-        options=(Option("image", "files", "system trees from an OCI image: NAME, oci:DIR, tar:FILE, podman:NAME",
+        options=(Option("image", "files", "system trees from an image: NAME, oci:DIR, tar:FILE, dockerfile:FILE",
                     read="image", metavar="REF", completes="file", rare=True,
                     example="membrane --image python:3.12 -- pytest"),),
         widens="yes",

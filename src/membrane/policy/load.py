@@ -334,6 +334,9 @@ class _Loader(Reader):
             self._option(option.name, f"...@{rest}" if user and mark else rest, str(error))
 
     def _typed_image(self, key: Key, _option: Option, text: str) -> None:
+        if text == grammar.NO_IMAGE:
+            self.scalars |= {key.name: "", "platform": ""}
+            return
         kind, rest = grammar.parse_image(text)
         self.scalars[key.name] = f"{kind}:{self._option_path(rest)}" if kind in IMAGE_PATHS else text
 

@@ -227,7 +227,7 @@ class TraceRule(Value):
     http: Literal["path", "full"] = "path"
 
 
-IMAGE_PATHS = ("oci", "tar")  # kinds of ``image`` that are named by a path
+IMAGE_PATHS = ("oci", "tar", "dockerfile")  # kinds of ``image`` that are named by a path
 MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}  # as uname(2) has them, and as images do
 
 

@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from .http import bench_http
+from .images import bench_images
 from .inside import bench_inside
 from .library import bench_library
 from .review import bench_review
@@ -226,6 +227,7 @@ BENCHES = {
     "start": bench_start,
     "tree": bench_tree,
     "review": bench_review,
+    "images": bench_images,
     "network": bench_network,
     "inside": bench_landlock,
     "many": bench_many,

@@ -50,6 +50,7 @@ class Tree:
         last = next((number for number, layer in enumerate(top) if _is_opaque(layer)), len(top))
         self._top = top[: last + 1]
         self.empty = empty
+        self._known: dict[str, tuple[Kind, tuple[str, ...]]] = {}  # by path without links: most are asked of again
 
     def entry(self, above: Sequence[str], name: str) -> tuple[Kind, tuple[str, ...]]:
         """What ``name`` is in a directory: directories of layers, one file, or what a link says; "": nothing."""
@@ -72,6 +73,12 @@ class Tree:
             break  # a whiteout, or something that the directories above hide
         return ("directory", tuple(found)) if found else ("", ())
 
+    def _at(self, path: str, above: Sequence[str], name: str) -> tuple[Kind, tuple[str, ...]]:
+        found = self._known.get(path)
+        if found is None:
+            found = self._known[path] = self.entry(above, name)
+        return found
+
     def find(self, path: str) -> tuple[str, Kind, tuple[str, ...]]:
         """What is at ``path`` of the image, links followed within it.
 
@@ -87,8 +94,8 @@ class Tree:
                 del way[max(1, len(way) - 1) :]
             if name in (".", ".."):
                 continue
-            kind, sources = self.entry(way[-1][1], name)
             here = f"{way[-1][0]}/{name}"
+            kind, sources = self._at(here, way[-1][1], name)
             if kind == "directory":
                 way.append((here, sources))
             elif kind == "link":
@@ -137,7 +144,7 @@ class Tree:
             here = f"{path}/{name}"
             if here in own:
                 continue
-            kind, sources = self.entry(above, name)
+            kind, sources = self._at(here, above, name)
             if not kind:
                 continue
             if len(out) >= MOST_TREES:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from .hosts import HOST_INTERNAL, canonical_host, format_address, is_public_suffix, parse_address, parse_network
 from .model import (
+    IMAGE_PATHS,
+    MACHINES,
     EnvRule,
     HostRule,
     HttpRule,
@@ -512,13 +514,13 @@ def parse_resolver(text: str) -> str:
     return f"[{shown}]:{parse_port_number(port)}" if version == 6 else f"{shown}:{parse_port_number(port)}"
 
 
-IMAGE_PATHS = ("oci", "tar")  # kinds of images that are named by a path
+NO_IMAGE = "host:"  # of --image: this machine's trees, whatever the files say
 _ENGINES = ("docker-daemon", "podman")
 _LONGEST_IMAGE = 1024
 
 
 def parse_image(text: str) -> tuple[str, str]:
-    """Read ``oci:DIR``, ``tar:FILE``, ``docker-daemon:NAME``, ``podman:NAME`` or ``NAME``.
+    """Read ``oci:DIR``, ``tar:FILE``, ``dockerfile:FILE``, ``docker-daemon:NAME``, ``podman:NAME`` or ``NAME``.
 
     NAME is ``[HOST[:PORT]/]PATH[:TAG][@sha256:DIGITS]`` (distribution-spec, "Pulling manifests"; the length of each
     part is the registry's to judge).
@@ -564,7 +566,6 @@ def parse_image(text: str) -> tuple[str, str]:
     return kind, name
 
 
-_MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}  # as uname(2) has them, and as images do
 PLAIN_VARIANTS = {"arm64": "v8", "amd64": "v1"}  # that go without saying
 
 
@@ -578,7 +579,7 @@ def parse_platform(text: str) -> str:
     plain = all(word.isascii() and word.replace("_", "").isalnum() for word in words)
     if system != "linux" or not 1 <= len(words) <= 2 or not plain:
         raise Malformed("it is not linux/ARCH or linux/ARCH/VARIANT, such as linux/arm64")
-    machine = _MACHINES.get(words[0], words[0])
+    machine = MACHINES.get(words[0], words[0])
     more = [word for word in words[1:] if word != PLAIN_VARIANTS.get(machine)]
     return "/".join((system, machine, *more))
 

@@ -463,7 +463,7 @@ KEYS: tuple[Key, ...] = (
 #system: writable     # root's apt-get install, npm i -g and su work, in a layer that is thrown away (or: persistent)
 """),
     Key("image", "image", (Field("image", "image", by="plan/image.py"),),
-        options=(Option("image", "files", "system trees from an OCI image: NAME, oci:DIR, tar:FILE, podman:NAME",
+        options=(Option("image", "files", "system trees from an image: NAME, oci:DIR, tar:FILE, dockerfile:FILE",
                     read="image", metavar="REF", completes="file", rare=True,
                     example="membrane --image python:3.12 -- pytest"),),
         widens="yes",

@@ -23,7 +23,7 @@ from . import document, grammar, keys
 from .contradictions import check, check_mounts, check_review
 from .document import Mapping, Scalar, closest
 from .globs import Pattern
-from .model import Limits, Malformed, Origin, PathRule, Policy, PortRule, SocketRule, TraceRule
+from .model import IMAGE_PATHS, Limits, Malformed, Origin, PathRule, Policy, PortRule, SocketRule, TraceRule
 from .reading import ALL, LISTS, ORDER, TRACE_MODES, Reader, Widening, chosen_value
 
 TYPE_CHECKING = False
@@ -334,8 +334,11 @@ class _Loader(Reader):
             self._option(option.name, f"...@{rest}" if user and mark else rest, str(error))
 
     def _typed_image(self, key: Key, _option: Option, text: str) -> None:
+        if text == grammar.NO_IMAGE:
+            self.scalars |= {key.name: "", "platform": ""}
+            return
         kind, rest = grammar.parse_image(text)
-        self.scalars[key.name] = f"{kind}:{self._option_path(rest)}" if kind in grammar.IMAGE_PATHS else text
+        self.scalars[key.name] = f"{kind}:{self._option_path(rest)}" if kind in IMAGE_PATHS else text
 
     def _typed_choice(self, key: Key, option: Option, text: str) -> None:
         if text not in key.choices:

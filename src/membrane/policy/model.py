@@ -237,6 +237,10 @@ class TraceRule(Value):
     http: Literal["path", "full"] = "path"
 
 
+IMAGE_PATHS = ("oci", "tar", "dockerfile")  # kinds of ``image`` that are named by a path
+MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}  # as uname(2) has them, and as images do
+
+
 class Policy(Value):
     """What one run may do.  Everything absent is refused."""
 

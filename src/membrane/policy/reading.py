@@ -20,6 +20,7 @@ from .contradictions import check_mounts
 from .document import Mapping, Scalar
 from .globs import MOST_EXPRESSIONS, Pattern
 from .model import (
+    IMAGE_PATHS,
     CarrierOption,
     DeviceRule,
     EnvRule,
@@ -577,7 +578,10 @@ class Reader:
         text = node.scalar(key).string(key)
         self._widens(key, node)
         kind, rest = self._checked(node, key, grammar.parse_image, text)
-        if kind in grammar.IMAGE_PATHS:
+        if kind == "dockerfile" and self.level == "project":
+            # To build is to run engines, and that is what ``containers`` says.
+            node.refuse(f"{key}: a project's file cannot have an image built; say --image {text}, or config.yaml")
+        if kind in IMAGE_PATHS:
             path = self._checked(node, key, grammar.expand_home, rest, self.home)
             text = f"{kind}:{path if path.startswith('/') else f'{self.directory}/{path}'}"
         self.scalars[key] = text

@@ -22,7 +22,7 @@ from ..host.imagetree import Tree
 from ..messages import Malformed, Message, Table
 from ..plan import mounts
 from ..plan.model import ImageFacts, ImageTree
-from ..policy import grammar
+from ..policy.model import IMAGE_PATHS, MACHINES
 from ..value import Value
 
 TYPE_CHECKING = False
@@ -144,8 +144,8 @@ def find(state: str, reference: str, platform: str = "") -> Kept | None:
 
 def stamp_of(reference: str) -> tuple[int, ...]:
     """What tells whether a directory or file is as it was: of an image by name, nothing does."""
-    kind, rest = grammar.parse_image(reference)
-    if kind not in grammar.IMAGE_PATHS:
+    kind, _, rest = reference.partition(":")  # ``grammar.parse_image`` has seen it; a start does without that module
+    if kind not in IMAGE_PATHS:
         return ()
     try:
         details = os.stat(f"{rest}/index.json" if kind == "oci" else rest)
@@ -270,8 +270,8 @@ def _runs(platform: str) -> bool:
     The kernel opens an interpreter when it is registered, if its flags have F (binfmt-misc.rst); any other is looked
     up in the view, where it is not.
     """
-    system, architecture, *_more = grammar.parse_platform(f"linux/{os.uname().machine}").split("/")
-    if platform.split("/")[:2] == [system, architecture]:
+    machine = os.uname().machine
+    if platform.split("/")[:2] == ["linux", MACHINES.get(machine, machine)]:
         return True
     size, order, number = _ELF.get(platform.split("/")[1] if "/" in platform else "", (0, 0, 0))
     head = b"\x7fELF" + bytes((size, order, 1)) + bytes(9)

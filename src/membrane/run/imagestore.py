@@ -29,6 +29,7 @@ from ..escaping import escape
 from ..host import imagefiles
 from ..host.private import make_private
 from ..policy import grammar
+from . import imagebuild
 from .images import FILES, Kept, Named, Record, find, kept_as, key_of, place_of, record_of, stamp_of
 
 TYPE_CHECKING = False
@@ -149,6 +150,15 @@ def pull(
                 found = imagefiles.read(rest, f"{place}/layers", platform, step)
             elif kind == "tar":
                 found = imagefiles.read_archive(rest, f"{place}/layers", platform, step)
+            elif kind == "dockerfile":
+                say(f"building the image {reference}")
+                archive = f"{place}/.build-{secrets.token_hex(8)}"
+                try:
+                    imagebuild.build(rest, platform, archive, meter.show)
+                    found = imagefiles.read_archive(archive, f"{place}/layers", platform, step)
+                finally:
+                    if os.path.lexists(archive):
+                        os.unlink(archive)
             else:
                 say(f"fetching the image {reference}")
                 work = f"{place}/fetching/{name}"

@@ -411,12 +411,12 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "image",
-        "ls [--json] | pull [--platform OS/ARCH] REF | rm REF | prune",
-        "images that --image uses: list them, fetch one, remove one, remove what nothing uses",
-        ("membrane image pull python:3.12", "membrane image rm python:3.12"),
+        "ls [--json] | pull [--platform OS/ARCH] REF | rm REF | prune | init FILE",
+        "images that --image uses: list, fetch, remove one or all unused; write a Dockerfile",
+        ("membrane image pull python:3.12", "membrane image init Dockerfile"),
         options=("json", "platform"),
-        choices=("ls", "pull", "rm", "prune"),
-        further=(("pull", 1), ("rm", 1)),
+        choices=("ls", "pull", "rm", "prune", "init"),
+        further=(("pull", 1), ("rm", 1), ("init", 1)),
         rare=True,
     ),
     Command(

@@ -376,6 +376,13 @@ def test_an_option_of_a_choice_that_sets_a_flag_sets_it_for_the_wider_one_only()
         assert loader.scalars == {"open_git_config": value}
 
 
+def test_the_trees_of_this_machine_can_be_asked_for() -> None:
+    said = read("image: tool\nplatform: linux/s390x\n").policy
+    assert (said.image, said.platform) == ("tool", "linux/s390x")
+    typed = read("image: tool\nplatform: linux/s390x\n", image="host:").policy
+    assert (typed.image, typed.platform) == ("", "")
+
+
 def test_rules_are_listed_in_the_order_of_the_table() -> None:
     policy = read("ports: {expose: [1], connect: [2]}\nallow: [a.test]\nlimits: {pids: 3}\nignore: [x]").policy
     assert [rule.rule.split()[0] for rule in bindings(policy)] == ["allow", "hide", "expose", "connect", "limit"]

@@ -1,0 +1,127 @@
+"""``dockerfile:PATH``: an image is built by an engine inside a sandbox, and comes out as an archive.
+
+Theory of operation
+-------------------
+A run of our own, with ``containers: nested``, has the directory of the Dockerfile as its workspace, which is the
+context, and the policy of that directory, without its image; so what a build fetches and sees is behind the same rules
+as what a command does, and its layers are kept for the next build.  Engines are those that are installed; the host's
+are not asked.
+
+What the engine writes is a stranger's archive.  It comes through a pipe, at most ``MOST_BYTES``, into a file that no
+sandbox has, and is judged like any other (``host.imagefiles``) after everything in the sandbox has ended.  What it says
+is escaped.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from ..errors import HostError
+from ..escaping import escape
+from ..host.unpack import MOST_BYTES
+from ..policy.grammar import NO_IMAGE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_LONGEST_LINE = 4096  # bytes that an engine says without an end of line
+_LAST_LINES = 20
+NO_ENGINE = 69  # EX_UNAVAILABLE of sysexits(3): the status of ``_SCRIPT`` without an engine
+_SCRIPT = f"""
+set -e
+if command -v podman >/dev/null; then
+    podman build ${{2:+"--platform=$2"}} -t membrane-image -f "$1" . >&2
+    exec podman save --format oci-archive membrane-image
+elif command -v docker >/dev/null; then
+    docker build ${{2:+"--platform=$2"}} -t membrane-image -f "$1" . >&2
+    exec docker save membrane-image
+elif command -v buildah >/dev/null; then
+    buildah build ${{2:+"--platform=$2"}} -t membrane-image -f "$1" . >&2
+    buildah push membrane-image oci-archive:/tmp/membrane-image.tar >&2
+    exec cat /tmp/membrane-image.tar
+fi
+exit {NO_ENGINE}
+"""
+
+
+def build(path: str, platform: str, archive: str, progress: Callable[[str], None]) -> None:
+    """Build the Dockerfile ``path`` and write the image to the new file ``archive``.
+
+    Args:
+        platform: of the image (``grammar.parse_platform``); empty: this machine's.
+        progress: takes what the engine says, line by line.
+
+    Raises:
+        HostError: there is no such file, no engine, or the build failed.
+    """
+    reference = f"dockerfile:{path}"
+    context, name = os.path.split(path)
+    if not os.path.isfile(path):
+        raise HostError("build the image", "there is no such file", target=path, fix=("membrane image init",))
+    source = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    program = "import sys; sys.path.append(sys.argv.pop(1)); from membrane.ui.cli import main; "
+    program += "sys.exit(main(sys.argv[1:]))"
+    ours = [sys.executable, "-I", "-c", program, source]
+    options = ["--quiet", f"--image={NO_IMAGE}", "--containers", "--preset=containers", "--"]
+    words = [*ours, *options, "/bin/sh", "-c", _SCRIPT, "sh", f"./{name}", platform]
+    fd = os.open(archive, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        process = subprocess.Popen(
+            words, cwd=context, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        try:
+            lines = _heard(process, file.write, progress)
+            status = process.wait()
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.wait()
+    if status == NO_ENGINE and not lines:
+        cause = "no podman, docker or buildah is installed"
+        raise HostError("build the image", cause, target=reference, fix=("apt install podman",))
+    if status:
+        cause = escape(lines[-1][-500:]) if lines else f"the engine ended with {status}"
+        fix = f"cd {context} && membrane --containers -- podman build -f {name} ."
+        raise HostError("build the image", cause, target=reference, fix=(fix,))
+
+
+def _heard(
+    process: subprocess.Popen[bytes], keep: Callable[[bytes], object], progress: Callable[[str], None]
+) -> list[str]:
+    """Keep what comes on stdout, to the end of both; the last lines of stderr.
+
+    Raises:
+        HostError: more comes than an image may have.
+    """
+    import select
+
+    assert process.stdout is not None and process.stderr is not None
+    out, said = process.stdout.fileno(), process.stderr.fileno()
+    total, text, lines = 0, b"", list[str]()
+    waiting, open_ends = select.poll(), {out, said}
+    for fd in open_ends:
+        waiting.register(fd, select.POLLIN)
+    with process.stdout, process.stderr:
+        while open_ends:
+            for fd, _events in waiting.poll():
+                data = os.read(fd, 1 << 16)
+                if not data:
+                    waiting.unregister(fd)
+                    open_ends.discard(fd)
+                if fd == out:
+                    total += len(data)
+                    if total > MOST_BYTES:
+                        raise HostError("build the image", f"it has more than {MOST_BYTES} bytes")
+                    keep(data)
+                    continue
+                *whole, text = (text + data).split(b"\n")
+                if not data or len(text) > _LONGEST_LINE:
+                    whole, text = [*whole, text], b""
+                new = [line.decode("utf-8", "replace").rstrip() for line in whole if line.strip()]
+                for line in new:
+                    progress(line)
+                lines = [*lines, *new][-_LAST_LINES:]
+    return lines

@@ -1,0 +1,89 @@
+"""K: an image is built by an engine inside, behind the rules of its directory, and is judged like a stranger's."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from escape_box import Box
+from test_f_images import of_the_host
+
+from membrane.changes.removal import remove_tree
+from membrane.errors import HostError
+from membrane.run import imagebuild, imagestore
+
+pytestmark = [
+    pytest.mark.needs_kernel("overlayfs in a user namespace"),
+    pytest.mark.needs_tool("podman"),
+]
+PATIENCE = 180
+
+
+@pytest.fixture
+def context(box: Box) -> Iterator[Box]:
+    """A workspace with a Dockerfile, which needs no registry, and a hidden name."""
+    (box.workspace / "root").mkdir()
+    subprocess.run(["tar", "-C", box.workspace / "root", "-x"], input=of_the_host("sh", "cat", "ls"), check=True)
+    box.file("root/open.txt", "open\n")
+    box.file("root/.env", "TOKEN=hidden\n")
+    box.file("Dockerfile", 'FROM scratch\nCOPY root /\nENV PATH=/bin\nRUN ["sh", "-c", "echo made >/by-run"]\n')
+    (box.state / "config.yaml").write_text(json.dumps({"presets": [], "ignore": [".env"]}))
+    yield box
+    remove_tree(str(box.state / "containers"))  # of ids that pytest has no right to
+
+
+def test_K69_a_dockerfile_is_built_inside_once_and_runs(context: Box) -> None:
+    options = ("--image=dockerfile:Dockerfile",)
+    script = "cat /open.txt /by-run; ls /.env; cat /.env; echo >/x"
+    done = context.run("sh", "-c", script, options=options, timeout=PATIENCE)
+    assert done.stdout.startswith("open\nmade\n") and "TOKEN" not in done.stdout + done.stderr, done
+    assert "Read-only" in done.stderr or "cannot create /x" in done.stderr, done
+    assert (context.workspace / "root/.env").read_text() == "TOKEN=hidden\n"  # the control: it is there
+    (context.state / "containers").rename(context.state / "containers.away")  # another build would make it again
+    try:
+        again = context.run("cat", "/open.txt", options=options)
+        assert again.stdout == "open\n" and "building" not in again.stderr, again
+        assert not (context.state / "containers").exists()
+    finally:
+        (context.state / "containers.away").rename(context.state / "containers")
+    context.file("Dockerfile", "FROM scratch\nCOPY absent /\n")
+    broken = context.run("true", options=options, timeout=PATIENCE)
+    assert broken.returncode == 125 and "cannot build the image" in broken.stderr and "absent" in broken.stderr, broken
+    assert not [path for path in (context.state / "images").iterdir() if path.name.startswith(".build")]
+
+
+def test_K70_a_projects_file_has_no_image_built(context: Box) -> None:
+    context.file(".membrane.yaml", "image: dockerfile:Dockerfile\n")
+    done = context.run("true", options=("--trust-workspace",))
+    assert done.returncode == 78 and "a project's file cannot have an image built" in done.stderr, done
+    assert not (context.state / "containers").exists()
+
+
+def test_K71_what_a_build_writes_is_bounded_and_judged(
+    context: Box, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """An engine that was replaced says what it wants on both ends."""
+    for name, value in context.environment.items():
+        monkeypatch.setenv(name, value)
+    reference = f"dockerfile:{context.workspace}/Dockerfile"
+    lines: list[str] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(imagebuild, "_SCRIPT", r"printf '\033]0;x\007\n' >&2; head -c 100000 /dev/zero")
+        with pytest.raises(HostError, match="as the OCI image layout has it"):
+            imagestore.pull(str(context.state), reference, lines.append)
+        patch.setattr(imagebuild, "MOST_BYTES", 50_000)
+        with pytest.raises(HostError, match="more than 50000 bytes"):
+            imagestore.pull(str(context.state), reference, lines.append)
+        patch.setattr(imagebuild, "_SCRIPT", r"printf '\033]0;x\007\n' >&2; exit 3")
+        with pytest.raises(HostError, match="cannot build") as caught:
+            imagestore.pull(str(context.state), reference, lines.append)
+        patch.setattr(imagebuild, "_SCRIPT", "exit 69")
+        with pytest.raises(HostError, match="no podman, docker or buildah"):
+            imagestore.pull(str(context.state), reference, lines.append)
+    shown = capfd.readouterr()
+    assert "\x1b" not in str(caught.value) + shown.out + shown.err + "".join(lines)
+    assert not list((context.state / "images" / "layers").iterdir())
+    with pytest.raises(HostError, match="no such file"):
+        imagestore.pull(str(context.state), f"{reference}.absent", lines.append)

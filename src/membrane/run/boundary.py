@@ -833,12 +833,6 @@ class Boundary(ABC):
             self._watch(self._usage.fd, self._on_usage)
         watch_at = time.monotonic() + WATCH_DELAY  # the end of a short command is not slowed by a watch
         self._begin()
-        if self.policy.containers == "nested":
-            from .containers import Containers
-
-            places = {op.target: op.source for op in self.plan.mounts if isinstance(op, Bind)}
-            self._contained = Containers((places["/var/lib/docker"], places["/var/lib/containers"]), self.log.add)
-            self._watch(self._contained.fileno(), self._contained.on_change)
         while not self._over() and not self.failure:
             due = self._due()
             wait_until = min((at for at in (due, time_out_at, watch_at) if at), default=0.0)
@@ -867,6 +861,7 @@ class Boundary(ABC):
             self._turn()
             if watch_at and time.monotonic() >= watch_at and all(guard.step() for guard in self.guards):
                 watch_at = 0.0
+                self._watch_containers()
                 for guard in self.guards:
                     for warning in guard.warnings():
                         self._warn(warning)
@@ -875,6 +870,15 @@ class Boundary(ABC):
                 return
             if due and time.monotonic() >= due:
                 self._on_due()
+
+    def _watch_containers(self) -> None:
+        if self.policy.containers != "nested":
+            return
+        from .containers import Containers
+
+        places = {op.target: op.source for op in self.plan.mounts if isinstance(op, Bind)}
+        self._contained = Containers((places["/var/lib/docker"], places["/var/lib/containers"]), self.log.add)
+        self._watch(self._contained.fileno(), self._contained.on_change)
 
     def _guard_files(self) -> None:
         for guard in self.guards:

@@ -216,6 +216,13 @@ def bench_many(bench: Bench, work: str) -> None:
     bench.add("200 sandboxes at once, errors", [wrong], "", "", "0")
 
 
+def bench_nested(bench: Bench, work: str) -> None:
+    """Engines of containers inside."""
+    from bench import containers
+
+    containers.bench_containers(bench, work, Server(), load())
+
+
 def bench_ebpf(bench: Bench, work: str) -> None:
     """The eBPF source of events."""
     from bench import trace
@@ -233,6 +240,7 @@ BENCHES = {
     "many": bench_many,
     "http": bench_http,
     "library": bench_library,
+    "containers": bench_nested,
     "ebpf": bench_ebpf,
 }
 

@@ -42,7 +42,8 @@ def _of(annotation: str) -> dict[str, Any]:
 
 def _object(kind: type[Value]) -> dict[str, Any]:
     fields = {name: _of(kind.__annotations__[name]) for name in kind.field_names if name != "source"}
-    return {"type": "object", "required": list(fields), "properties": fields}
+    required = [name for name in fields if kind is not Process or name not in kind._defaults]
+    return {"type": "object", "required": required, "properties": fields}
 
 
 def schema() -> dict[str, Any]:

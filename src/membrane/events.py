@@ -25,12 +25,16 @@ LONGEST = 4096  # characters of one string before it is cut and digested
 
 
 class Process(Value):
-    """Who did it.  ``start`` is the start time in clock ticks since boot (proc(5) stat field 22)."""
+    """Who did it.  ``start`` is the start time in clock ticks since boot (proc(5) stat field 22).
+
+    ``container``: the short id of the container that it is in (``ContainerSeen`` has its name); not in JSON when empty.
+    """
 
     pid: int
     start: int
     name: str
     exe: str
+    container: str = ""
 
 
 class Binding(Value):
@@ -207,6 +211,16 @@ class NameQuarantined(Event):
     source: Source = "mount"
 
 
+class ContainerSeen(Event):
+    """A container that an engine inside keeps (``containers: nested``): what the engine says of it."""
+
+    container: str  # the short id, as of ``Process``
+    name: str
+    image: str
+    engine: str
+    source: Source = "session"
+
+
 class ProcessStarted(Event, by=("tracer",)):
     """A program was executed (execve(2)), or asked for; ``process`` of the event is the process that became it.
 
@@ -366,7 +380,10 @@ def plain(value: Any) -> Any:
             return {"text": escape(value[:LONGEST]), "truncated": True, "sha256": digest}
         return escape(value)
     if isinstance(value, Value):
-        return {name: plain(getattr(value, name)) for name in value.field_names}
+        out = {name: plain(getattr(value, name)) for name in value.field_names}
+        if type(value) is Process and not value.container:
+            del out["container"]
+        return out
     if isinstance(value, (tuple, list)):
         return [plain(item) for item in value]
     if isinstance(value, dict):

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import http.server
 import json
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 
 import engine_images
 import pytest
-from escape_box import Box
+from escape_box import MEMBRANE, Box
 
 from membrane.changes.removal import remove_tree
 
@@ -126,6 +127,19 @@ def test_K69_compose_with_postgres_redis_and_a_web_service(engine: tuple[Box, in
     denied = [event["access"] for event in box.record("AccessDenied")]
     assert any(access.get("address") == "192.0.2.1" for access in denied), denied
     assert any("refused.example" in json.dumps(access) for access in denied), denied
+    # The record names the container of a process, also of one that was forked and executed nothing (PostgreSQL's).
+    names = {event["container"]: event["name"] for event in box.record("ContainerSeen")}
+    found = {(event["process"]["name"], names[event["process"]["container"]].rpartition("workspace")[2])
+             for event in box.record() if event["process"] and "container" in event["process"]}  # fmt: skip
+    assert {("psql", "_web_1"), ("redis-cli", "_web_1"), ("redis-server", "_cache_1"), ("postgres", "_db_1")} <= found
+    assert not any(name.startswith(("containerd", "dockerd", "docker")) for name, _of in found), found
+    shown = subprocess.run(
+        [*MEMBRANE, "trace", "show", "@last"],
+        cwd=box.workspace, env=box.environment, capture_output=True, text=True, check=True, timeout=PATIENCE,
+    ).stdout  # fmt: skip
+    assert "workspace_db_1, image services) " in shown
+    refused = [line for line in shown.splitlines() if "192.0.2.1:80" in line and "AccessDenied" in line]
+    assert refused and all("workspace_web_1, image services) " in line for line in refused), refused
 
 
 def test_K69_testcontainers_run_from_pytest(engine: tuple[Box, int]) -> None:

@@ -137,7 +137,9 @@ class Stats(Value):
 def question_of(asked: Mapping[str, Any]) -> Question:
     """A question of the gateway, with who asks."""
     who = asked.get("process")
-    return read_question(asked, Process(*(who[name] for name in Process.field_names)) if who else None)
+    return read_question(
+        asked, Process(**{name: who[name] for name in Process.field_names if name in who}) if who else None
+    )
 
 
 def denied_of(event: Mapping[str, Any]) -> Denied:

@@ -609,7 +609,7 @@ class Supervisor(Boundary):
     def _on_question(self, asked: Asked) -> None:
         self._questions.add(asked.number)
         who = self.cell.owner(asked.client)
-        process = {name: plain(getattr(who, name)) for name in who.field_names} if who is not None else None
+        process = plain(who) if who is not None else None
         self._send(self._main, wire.Question(asked.number, {**vars(asked), "process": process}))
 
     def _on_withdrawn(self, number: int) -> None:

@@ -39,6 +39,7 @@ from ..events import (
 )
 from .calls import NAMES
 from .changes import CHANGES, new_value
+from .contained import served
 from .spans import CLOCK, CLOCK_RECORD, LOST, LOST_KINDS, LOST_RECORD, REPEATED, REPEATED_RECORD
 
 TYPE_CHECKING = False
@@ -110,6 +111,7 @@ class Decoder:
         self.unknown = 0
         self._offset = 0
         self._programs: dict[int, str] = {}  # pid: path
+        self._containers: dict[int, str] = {}  # pid: container that it is in, or with "+" the engine's process for
         self._processes: dict[tuple[int, int, bytes], Process] = {}
         self._paths: dict[bytes, str] = {}
         self._flags: dict[int, tuple[str, ...]] = {}
@@ -152,7 +154,7 @@ class Decoder:
         """The records of one draining, which come ring after ring: an exec must be read before the opens after it."""
         pending.sort(key=_by_time)
         processes, paths, all_flags, opened = self._processes, self._paths, self._flags, self._opened
-        programs = self._programs
+        programs, containers = self._programs, self._containers
         offset, workspace, length = self._offset, self._workspace, len(self._workspace)
         # ``Value`` checks the names of its fields, which is half of the time of an event
         new, template = FileOpened.__new__, FileOpened("", ()).__dict__
@@ -161,6 +163,8 @@ class Decoder:
             if kind == FORK:
                 if len(programs) < _MOST_KEPT:
                     programs[aux] = programs.get(pid, "")
+                if pid in containers and len(containers) < _MOST_KEPT:
+                    containers[aux] = containers[pid].lstrip("+")
                 continue
             key = (pid, begun, comm)
             executed = None
@@ -191,7 +195,8 @@ class Decoder:
             if event is not None:
                 yield time + offset, event, process
             if kind == EXIT:
-                self._programs.pop(pid, None)
+                programs.pop(pid, None)
+                containers.pop(pid, None)
                 processes.pop(key, None)
 
     def _is_outside(self, path: str, to: str = "") -> bool:
@@ -203,7 +208,10 @@ class Decoder:
     def _process(self, key: tuple[int, int, bytes]) -> Process:
         pid, begun, comm = key
         name = comm.split(b"\0", 1)[0].decode("utf-8", "surrogateescape")
-        process = Process(pid, begun // _TICK, name, self._programs.get(pid, ""))
+        container = self._containers.get(pid, "")
+        if container[:1] == "+":
+            container = ""
+        process = Process(pid, begun // _TICK, name, self._programs.get(pid, ""), container)
         if len(self._processes) >= _MOST_KEPT:
             self._processes.clear()
         self._processes[key] = process
@@ -293,7 +301,10 @@ class Decoder:
                 path = join(cwd, path)
         if len(self._programs) < _MOST_KEPT:
             self._programs[pid] = program
-        return ProcessStarted(ppid, tuple([_text(word) for word in arguments]), cwd, path, "", False, "ebpf")
+        words = tuple([_text(word) for word in arguments])
+        if (container := served(words)) and len(self._containers) < _MOST_KEPT:
+            self._containers[pid] = f"+{container}"
+        return ProcessStarted(ppid, words, cwd, path, "", False, "ebpf")
 
     def _walked(self, raw: bytes) -> str:
         """Names from the innermost outwards, each followed by a slash, as a path."""

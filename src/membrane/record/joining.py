@@ -38,10 +38,18 @@ class Joiner:
         self._refusals: dict[tuple[str, ...], tuple[float, ev.Process]] = {}  # what was refused to whom
         # Local port, or inode of the socket: process, where the tracer saw it.
         self._ports: dict[int, ev.Process] = {}
+        self._containers: dict[str, str] = {}  # id: name and image
         self._sockets: dict[int, ev.Process] = {}
 
     def add(self, each: Recorded) -> Recorded:
-        """The event, with its process where that was found, and the host of its connection."""
+        """The event, with its process where that was found, the container of that, and the host of its connection."""
+        if isinstance(each.event, ev.ContainerSeen) and len(self._containers) < MOST:
+            self._containers[each.event.container] = f"{each.event.name}, image {each.event.image}"
+        found = self._caused(each)
+        inside = found.process.container if found.process is not None else ""
+        return found.replace(container=self._containers.get(inside, inside)) if inside else found
+
+    def _caused(self, each: Recorded) -> Recorded:
         event, process = each.event, each.process
         if isinstance(event, ev.NameResolved):
             if len(self._names) < MOST:

@@ -61,6 +61,7 @@ class Recorded(Value):
         kind: its name; of a later version when ``event`` is ``Unknown``.
         process: who did it; None where that is not known.
         host, port: of the connection, where ``joining`` found it and the event has none itself.
+        container: name and image of the container that the process is in, where ``joining`` found them; its id else.
         request: of a program that two sources report: how it was asked for (``joining.Once``).
         data: the JSON object.
     """
@@ -75,6 +76,7 @@ class Recorded(Value):
     data: dict[str, Any]
     host: str = ""
     port: int = 0
+    container: str = ""
     request: ProcessStarted | None = None
 
     def by(self, process: Process | None) -> Recorded:
@@ -82,6 +84,8 @@ class Recorded(Value):
         if process is None:
             return self
         shown = {name: getattr(process, name) for name in process.field_names}
+        if not process.container:
+            del shown["container"]
         return self.replace(process=process, data={**self.data, "process": shown, "joined": True})
 
     def towards(self, host: str, port: int | None = None) -> Recorded:
@@ -235,6 +239,17 @@ def _object(kind: type[Value], value: Any) -> dict[str, Any] | None:
     return _read(kind, value)[0] if isinstance(value, dict) else None
 
 
+_NO_CONTAINER = {"container": ""}
+
+
+def _process(value: Any) -> dict[str, Any] | None:
+    """The JSON object of a process, which names a container only where it is in one."""
+    found = _object(Process, value)
+    if found and not found["container"]:
+        del found["container"]
+    return found
+
+
 # By the annotation: the type that needs no look, how another value is checked that stays JSON, what that is as a field.
 _Reading = tuple[type | None, "Callable[[Any], Any]", "Callable[[Any], Any]"]
 _TYPES: dict[str, _Reading] = {
@@ -268,7 +283,11 @@ _TYPES: dict[str, _Reading] = {
 _COMMON: dict[str, _Reading] = {
     "session": _TYPES["str"],
     "seq": _TYPES["int"],
-    "process": (None, lambda value: _object(Process, value), lambda value: value and _made(Process, value)),
+    "process": (
+        None,
+        _process,
+        lambda value: value and _made(Process, {**_NO_CONTAINER, **value}),
+    ),
 }
 
 

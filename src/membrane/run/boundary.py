@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from ..workspace.held import Held
     from ..workspace.reads import Reads
     from ..workspace.scan import ScanResult
+    from .containers import Containers
     from .gateway import Gateway
     from .masks import Masked
     from .prepare import PreparedRun
@@ -111,6 +112,7 @@ class Boundary(ABC):
         self._masked: Masked | None = None
         self._held: Held | None = None
         self._tracer: Tracer | None = None
+        self._contained: Containers | None = None  # names of the containers inside
         self._usage: Usage | None = None  # of what is kept for the command, where ``limits.disk`` bounds it
         self._editor: Editor | None = None  # of repositories' configuration, where the tracer can hold a call
         self._live_log: LiveLog | None = None
@@ -143,6 +145,8 @@ class Boundary(ABC):
                 registry.collect_traces()
             if self._usage is not None:
                 self._usage.close()
+            if self._contained is not None:
+                self._contained.close()
             if self.marks is not None:
                 self.marks.close()
             if self._entry is not None:  # closed: who is still in there is another one
@@ -840,10 +844,14 @@ class Boundary(ABC):
                 timeout = AGAIN if timeout < 0 else min(timeout, AGAIN)
             if self._editor is not None and (wanted := self._editor.timeout()) is not None:
                 timeout = wanted if timeout < 0 else min(timeout, wanted)
+            if self._contained is not None and self._contained.waits:
+                timeout = 0.0
             for fd, _event in self._epoll.poll(timeout):
                 handler = self._handlers.get(fd)
                 if handler is not None:
                     handler()
+            if self._contained is not None:
+                self._contained.step()
             self._guard_files()
             if self.log.waits:
                 self.log.flush()
@@ -852,6 +860,7 @@ class Boundary(ABC):
             self._turn()
             if watch_at and time.monotonic() >= watch_at and all(guard.step() for guard in self.guards):
                 watch_at = 0.0
+                self._watch_containers()
                 for guard in self.guards:
                     for warning in guard.warnings():
                         self._warn(warning)
@@ -860,6 +869,15 @@ class Boundary(ABC):
                 return
             if due and time.monotonic() >= due:
                 self._on_due()
+
+    def _watch_containers(self) -> None:
+        if self.policy.containers != "nested":
+            return
+        from .containers import Containers
+
+        places = {op.target: op.source for op in self.plan.mounts if isinstance(op, Bind)}
+        self._contained = Containers((places["/var/lib/docker"], places["/var/lib/containers"]), self.log.add)
+        self._watch(self._contained.fileno(), self._contained.on_change)
 
     def _guard_files(self) -> None:
         for guard in self.guards:

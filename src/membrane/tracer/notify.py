@@ -57,6 +57,7 @@ from ..lines import Lines
 from ..policy import reasons
 from ..policy.model import Deny, PathAccess, SocketAccess
 from ..record.changes import AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW, CHANGES, NO, Change, new_value
+from ..record.contained import served
 from . import setids
 from .absent import Absent
 from .edits import GO_ON, HELD, LONGEST, Answer, Edits, Held, is_edit, is_first, is_switch
@@ -718,6 +719,8 @@ class Notifications:
             cwd = os.fsdecode(os.readlink(b"/proc/%d/cwd" % thread))
         except OSError:
             cwd = ""
+        if known is not None and (container := served(arguments)):
+            self._processes.serves(known, container)
         parent = known.parent if known else 0
         return ProcessStarted(parent, arguments, cwd, os.fsdecode(place.path), result, True, "notify"), 0
 

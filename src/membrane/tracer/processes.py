@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .process import Scope
 
 MOST_PROCESSES = 8192  # known at a time
+MOST_PARENTS = 32  # that are looked through for one that is known
 
 
 class Known:
@@ -33,6 +34,7 @@ class Known:
 
     __slots__ = (
         "_shown",
+        "container",
         "exe",
         "name",
         "named",
@@ -40,6 +42,7 @@ class Known:
         "parent",
         "pid",
         "pidfd",
+        "serves",
         "stale",
         "start",
         "started",
@@ -50,6 +53,7 @@ class Known:
         self.number, self.pid, self.parent, self.start, self.started = number, pid, parent, start, started
         self.pidfd = -1
         self.name = self.exe = self._shown = ""
+        self.container = self.serves = ""  # that it is in, and that it is the engine's process for
         self.stale = True  # what it runs is to be looked at again
         self.named = True  # and its name is right if that is the program that was expected
         self.threads = [number]
@@ -60,7 +64,7 @@ class Known:
     def shown(self) -> str:
         """The process of an event, as JSON."""
         if not self._shown:
-            self._shown = json_text(plain(Process(self.pid, self.start, self.name, self.exe)))
+            self._shown = json_text(plain(Process(self.pid, self.start, self.name, self.exe, self.container)))
         return self._shown
 
 
@@ -78,6 +82,7 @@ class Processes:
         self._numbers = notify.Numbers()
         self._threads: dict[int, Known] = {}
         self._exits: dict[int, Known] = {}  # by pidfd
+        self._contains = False  # has an engine started a container?
         self._closed: dict[int, str] = {}  # process: program that it may execute and not read
         self._epoll = select.epoll()
         # Reported is then only that it was waited for (EPOLLHUP); an older kernel reports that it ended, and not how.
@@ -172,6 +177,8 @@ class Processes:
             parent = of_parent[1] if of_parent else 0
         known = Known(process, inside, parent, ticks, time.monotonic_ns())
         known.name = name
+        if self._contains:
+            known.container = self._container_of(above, start[2])
         if pidfd >= 0:
             try:
                 if len(self._exits) >= MOST_PROCESSES:
@@ -186,6 +193,23 @@ class Processes:
         self._exits[pidfd] = known
         self._threads[process] = known
         return known
+
+    def serves(self, known: Known, container: str) -> None:
+        """It is the engine's process for a container now; who descends from it is in that (``record.contained``)."""
+        known.serves, known.container = container, ""
+        self._contains = True
+
+    def _container_of(self, known: Known | None, parent: int) -> str:
+        """The container of a child of ``known``, or else of ``parent``: who made no call is not known."""
+        for _ in range(MOST_PARENTS):
+            if known is not None:
+                return known.container or known.serves
+            status = notify.process_status(parent) if parent > 1 else None
+            if status is None:
+                break
+            parent = status[3]
+            known = self._threads.get(parent)
+        return ""
 
     def program_of(self, known: Known) -> str:
         """The path of what it runs, empty when that is not known."""

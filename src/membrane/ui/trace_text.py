@@ -126,6 +126,9 @@ _TEXTS: dict[str, Callable[[Recorded, Any], str]] = {
     "SessionEnded": _ended,
     "CheckpointMade": _checkpoint,
     "CheckpointRestored": _checkpoint,
+    "ContainerSeen": lambda _each, event: (
+        f"{_show(event.container, 12)} {_show(event.name)}, image {_show(event.image)}"
+    ),
     "ProcessStarted": _process_started,
     "ProcessExited": _ended,
     "FileOpened": _opened,
@@ -149,6 +152,8 @@ _TEXTS: dict[str, Callable[[Recorded, Any], str]] = {
 def event_line(each: Recorded, colour: bool = False) -> str:
     """One event as one line: time, who, what."""
     name = shorten(f"{each.program}[{each.who[0]}]" if each.who else each.source, 24)
+    if each.container:
+        name += f" ({_show(each.container, 80)})"
     make = _TEXTS.get(each.kind)
     body = make(each, each.event) if make is not None else ""
     asked_only = "  (requested)" if each.requested else ""

@@ -45,5 +45,5 @@ def test_a_question_with_and_without_its_process() -> None:
     question = question_of(asked)
     assert (question.number, question.host, question.port, question.process) == (3, "a.example", 443, None)
     process = {"pid": 7, "start": 9, "name": "curl", "exe": "/usr/bin/curl"}
-    assert Process.field_names == tuple(process)
+    assert Process.field_names == (*process, "container")  # which is missing outside of one
     assert question_of({**asked, "process": process}).process == Process(**process)

@@ -33,6 +33,7 @@ pytestmark = [
 GATEWAY = "10.88.77.1"
 VALUE = "sk-0123456789abcdefghijklmnopqrstuvwxyz"
 USERS = (0, 1000)
+ONE = pytest.mark.parametrize("own", [1000], indirect=True)  # a container costs seconds here
 SERVER = """
 import http.server, sys
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -535,10 +536,45 @@ def test_what_is_not_carried_is_refused_before_anything_runs(own: Home) -> None:
     assert "SessionEnded" in (own.workspace / "events").read_text()
 
 
-def test_only_runs_are_carried(own: Home) -> None:
-    for words in (("plan", "--backend=docker"), ("learn", "--backend=docker", "--", "true")):
-        done = own.run(*words, backend=False)
-        assert done.returncode == 78 and "carries runs of the command line" in done.stderr, done
+@ONE
+def test_plan_and_learn_are_carried(own: Home, world: Callable[[], int]) -> None:
+    planned = own.run("plan", "--backend=docker", "--arg=--cpus=2", "--json", backend=False)
+    assert planned.returncode == 0, planned
+    bindings = {row["rule"]: str(row) for row in json.loads(planned.stdout)["bindings"]}
+    assert "container of docker" in bindings["backend"] and "argument --cpus=2" in bindings
+    port = world()
+    output = own.home / "learned.yaml"
+    curl = ("curl", "-s", "-o", "/dev/null", f"http://{GATEWAY}:{port}/")
+    learned = own.run("learn", "--backend=docker", "--output", str(output), "--", *curl, backend=False)
+    assert learned.returncode == 0 and f"{GATEWAY}:{port}" in output.read_text(), learned
+    assert output.stat().st_uid == own.uid
+
+
+@ONE
+def test_where_the_kernel_is_not_ours_a_container_applies_what_was_reviewed(own: Home) -> None:
+    """The command line as macOS has it, with this machine's daemon."""
+    bootstrap = (
+        (Path(__file__).parents[1] / "unit/ui/test_carry.py")
+        .read_text()
+        .partition('DARWIN = """')[2]
+        .partition('"""')[0]
+    )
+
+    def mac(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-P", "-c", bootstrap, *words], cwd=own.workspace / "sub", env=own.environ, text=True,
+            stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE, check=False, user=own.uid, group=own.uid,
+            extra_groups=[],
+        )  # fmt: skip
+
+    (own.workspace / "sub").mkdir()
+    os.chown(own.workspace / "sub", own.uid, own.uid)
+    done = own.run("--review=try", "--apply=never", "-q", "--", "sh", "-c", "echo new > new")
+    assert done.returncode == 0 and not (own.workspace / "new").exists(), done
+    applied = mac("apply")
+    assert applied.returncode == 0 and (own.workspace / "new").read_text() == "new\n", applied
+    refused = mac("start", "--", "true")
+    assert refused.returncode == 78 and "membrane start needs Linux" in refused.stderr, refused
 
 
 def test_by_the_file_of_the_user_and_reviewed(own: Home) -> None:

@@ -244,8 +244,11 @@ def _with_logins(policy: Policy, facts: HostFacts, *, tidy: bool = False) -> tup
     return logins.shown(policy, facts, tidy=tidy)
 
 
-def make_plan(policy: Policy, command: tuple[str, ...] = ()) -> SandboxPlan:
+def make_plan(policy: Policy, command: tuple[str, ...] = (), *, backend: Backend | None = None) -> SandboxPlan:
     """The complete plan, the workspace scanned, for ``membrane plan``.
+
+    Args:
+        backend: None: the one that the policy names.
 
     Raises:
         PolicyError: a rule cannot be bound.
@@ -254,8 +257,9 @@ def make_plan(policy: Policy, command: tuple[str, ...] = ()) -> SandboxPlan:
     del command  # the plan does not depend on it: no decision by command text
     from ..workspace.scan import scan
 
-    policy = policy.replace(backend=backends.chosen(policy.backend)[0])
-    backend = backends.named(policy.backend)
+    if backend is None:
+        policy = policy.replace(backend=backends.chosen(policy.backend)[0])
+        backend = backends.named(policy.backend)
     facts = facts_for(policy, backend=backend)
     policy, _logins = _with_logins(policy, facts)
     policy, _warnings = mounts.as_found(policy, facts)

@@ -47,9 +47,10 @@ class Frame(Value):
     """A run that was resolved outside."""
 
     release: str  # of the Membrane outside
+    subcommand: str  # "run", or what else is carried
     workspace: str
-    command: tuple[str, ...]  # empty: a shell
-    options: tuple[tuple[str, str | bool], ...]  # arguments of ``prepare.RunOptions``
+    words: tuple[str, ...]  # the command of a run, empty: a shell; of another subcommand its words
+    options: tuple[tuple[str, Any], ...]  # arguments of ``prepare.RunOptions``; of another subcommand what was typed
     environment: tuple[tuple[str, str], ...]
     policy: bytes  # ``codec.dump``
     secrets: tuple[bytes, ...]
@@ -292,7 +293,9 @@ def _run(frame: Frame) -> int:
     from . import cli
 
     secrets.given[:] = frame.secrets
-    return cli.run_carried(frame.command, frame.policy, dict(frame.options))
+    if frame.subcommand != "run":
+        return cli.do_carried(frame.subcommand, frame.words, dict(frame.options), frame.policy)
+    return cli.run_carried(frame.words, frame.policy, dict(frame.options))
 
 
 def _changed(given: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:

@@ -31,16 +31,17 @@ import sys
 from ..errors import HostError, PolicyError
 from ..plan import carrier
 from ..policy import codec
-from ..policy.model import CARRIERS
+from ..policy.model import CARRIERS, Policy
 from .carried import DOOR, Frame, ready
+from .cli import ON_SETS
 from .pipe import Pipe, Service
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import NoReturn
+    from typing import Any, NoReturn
 
-    from ..policy.model import Policy, SocketRule
+    from ..policy.model import SocketRule
     from .doctor import Row
     from .options import Invocation
 
@@ -52,6 +53,7 @@ _FILES = {
     "events": (os.O_APPEND | os.O_NONBLOCK, 0o600),
     "session-id-file": (os.O_TRUNC, 0o644),
     "trace-log": (os.O_TRUNC, 0o600),
+    "output": (os.O_TRUNC, 0o600),  # of ``learn``
 }
 _GIT = (".gitconfig", ".config/git")  # what git outside obeys is judged inside
 _BUILD = f"membrane setup container dockerfile | {{}} build -t {carrier.IMAGE} -"
@@ -78,6 +80,10 @@ def run(invocation: Invocation, policy: Policy, workspace: str, state: str) -> i
         raise PolicyError("make a sandbox", "backend landlock needs Linux", fix=("membrane --backend docker -- ...",))
     if policy.backend not in CARRIERS:
         policy = policy.replace(backend="docker")
+    more: list[str] = []
+    if invocation.command.name in ON_SETS:  # its policy is read where it works
+        policy = Policy(backend=policy.backend)
+        more = _of_sets(invocation.words, workspace, state)
     carrier.refuse(policy)
     from ..run import installed, secrets, sources
 
@@ -85,6 +91,9 @@ def run(invocation: Invocation, policy: Policy, workspace: str, state: str) -> i
     engine = _engine(policy.backend, [workspace, state, *mounted])
     sockets_of_engines = _sockets(_endpoint(engine))
     trees = _trees(policy, workspace, state, sockets_of_engines)
+    for tree in more:
+        _check(policy.backend, tree, tree, "", sockets_of_engines)
+        trees.append(carrier.Tree(tree, "rw"))
     writable = [workspace, *(tree.path for tree in trees if tree.mode == "rw")]
     installed.refuse(writable)
     _check_case(writable)
@@ -107,7 +116,7 @@ def run(invocation: Invocation, policy: Policy, workspace: str, state: str) -> i
         all(os.isatty(fd) for fd in (0, 1, 2)),
     )
     words = [policy.backend, "run", *carrier.options(policy, around)]
-    listeners = _exposed(policy)
+    listeners = _exposed(policy) if invocation.command.name in ("run", "learn") else []
     reported, files = _reported(invocation, workspace, state, name)
     ports = carrier.loopback(policy)
     services = [service for _rule, service in sockets]
@@ -120,6 +129,7 @@ def run(invocation: Invocation, policy: Policy, workspace: str, state: str) -> i
     _profile(place)
     frame = Frame(
         installed.VERSION,
+        invocation.command.name,
         workspace,
         invocation.words,
         tuple(reported.items()),
@@ -142,8 +152,10 @@ def run(invocation: Invocation, policy: Policy, workspace: str, state: str) -> i
 
 def _reported(
     invocation: Invocation, workspace: str, state: str, name: str
-) -> tuple[dict[str, str | bool], list[tuple[str, int]]]:
+) -> tuple[dict[str, Any], list[tuple[str, int]]]:
     """Arguments of ``prepare.RunOptions``, and for each file of the caller where the run writes it and our descriptor.
+
+    Of another subcommand the options that were typed; only what runs a command writes files.
 
     Raises:
         HostError: a file cannot be opened.
@@ -151,10 +163,12 @@ def _reported(
     from ..run.event_log import open_for_caller
     from .cli import events_place
 
-    fields: dict[str, str | bool] = {}
-    for field, value in {**invocation.fields("run"), "debug": invocation.has("debug")}.items():
-        assert not isinstance(value, tuple)
-        fields[field] = value
+    runs = invocation.command.name == "run"
+    fields: dict[str, Any] = dict(invocation.given)
+    if runs:
+        fields = {**invocation.fields("run"), "debug": invocation.has("debug")}
+    elif invocation.command.name != "learn":
+        return fields, []
     files: list[tuple[str, int]] = []
     for option, (flags, mode) in _FILES.items():
         value = invocation.last(option)
@@ -172,9 +186,25 @@ def _reported(
         path = f"{DOOR}-{option}"
         if option == "trace-log":  # it is made from the record, at the end
             path = f"{state}/carried/{name}.log{'.gz' if value.endswith('.gz') else ''}"
-        fields[option.replace("-", "_")] = path
+        if runs:
+            fields[option.replace("-", "_")] = path
+        else:
+            fields[option] = (path,)
         files.append((path, fd))
     return fields, files
+
+
+def _of_sets(words: tuple[str, ...], workspace: str, state: str) -> list[str]:
+    """The workspaces of the change sets that may be meant: the one that is named, and those that hold ``workspace``."""
+    from ..changes import store
+
+    return [
+        each.workspace
+        for each in store.list_sets(state)
+        if (each.name in words[:1] or f"{workspace}/".startswith(f"{each.workspace.rstrip('/')}/"))
+        and os.path.isdir(each.workspace)
+        and os.path.realpath(each.workspace) == each.workspace
+    ]
 
 
 def _exposed(policy: Policy) -> list[tuple[socket.socket, int]]:

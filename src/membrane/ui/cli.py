@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
+    from ..backend import Backend
     from ..run.prepare import RunRequest
     from ..run.session import Hooks
     from ..run.settings import Loaded
@@ -36,6 +37,9 @@ NOT_FOUND = 127  # exit status of a shell for a program that is not there
 BROKEN_PIPE = 141  # 128 + SIGPIPE, as a shell shows a program that died of it
 # What there is where the kernel is not Linux.
 ELSEWHERE = ("run", "doctor", "gc", "config", "trace", "trust", "setup", "completion")
+# What a container does where the kernel is not Linux: what needs a policy, and what works on change sets.
+CARRIED = ("check", "plan", "learn", "ps")
+ON_SETS = ("changes", "discard", "checkpoint", "restore", "fork", "diff", "review", "apply", "undo")
 NO_SHELLS = ("nologin", "false", "true", "sync", "shutdown", "halt")  # login shells that are none
 
 
@@ -73,6 +77,24 @@ def run_carried(command: tuple[str, ...], policy: bytes, reported: dict[str, Any
         return session.run(begun)
 
     return _reported(work, lambda: bool(reported.get("debug")))
+
+
+_resolved: list[Loaded] = []  # in the container that carries a subcommand: its policy
+
+
+def do_carried(subcommand: str, words: tuple[str, ...], given: dict[str, tuple[str, ...]], policy: bytes) -> int:
+    """Another subcommand that was resolved outside of this container; the exit status, as of ``main``."""
+
+    def work() -> int:
+        from ..policy import codec
+        from ..run import settings
+
+        (command,) = (each for each in options.COMMANDS if each.name == subcommand)
+        if command.name not in ON_SETS:
+            _resolved.append(settings.Loaded(codec.restore(policy)))
+        return _SUBCOMMANDS[subcommand](options.Invocation(command, given, words))
+
+    return _reported(work, lambda: "debug" in given)
 
 
 def _reported(work: Callable[[], int], is_debug: Callable[[], bool]) -> int:
@@ -157,6 +179,10 @@ def _dispatch(invocation: Invocation) -> int:
         print(f"membrane {VERSION}")
         return 0
     if sys.platform != "linux" and (name := invocation.command.name) not in ELSEWHERE:
+        if name in CARRIED:
+            return _carry(invocation, _load(invocation, invocation.words))
+        if name in ON_SETS:
+            return _carry(invocation, _load(invocation, ()))
         cause = f"membrane {name} needs Linux; here a container carries runs, and their records can be read"
         raise PolicyError("do that on this system", cause, fix=("membrane -- COMMAND", "membrane trace show @last"))
     if sys.platform == "linux":
@@ -190,6 +216,8 @@ def _workspace() -> str:
 def _load(invocation: Invocation, command: tuple[str, ...]) -> Loaded:
     from ..run import settings
 
+    if _resolved:
+        return _resolved[0]
     environ = dict(os.environ)
     given = invocation.fields("policy")
     if invocation.has("no-trace"):
@@ -420,8 +448,11 @@ def _plan(invocation: Invocation) -> int:
     from . import show
 
     command = invocation.words or shell(dict(os.environ), os.isatty(0))
-    policy = _load(invocation, command).policy
-    made = prepare.make_plan(policy, command)
+    loaded = _load(invocation, command)
+    if not _resolved and _is_carried(loaded.policy.backend):
+        return _carry(invocation, loaded)
+    policy = loaded.policy
+    made = prepare.make_plan(policy, command, backend=_backend())
     full = policy.trace.mode == "full"
     sources = ("network",) if policy.trace.mode == "off" else ("ebpf, notify", "notify")
     seccomp = len(program(nested=made.hardening.nested, machine=os.uname().machine)) // 8
@@ -442,6 +473,13 @@ def _plan(invocation: Invocation) -> int:
     else:
         _print(show.plan(made, policy, record, seccomp, _home()))
     return 0
+
+
+def _backend() -> Backend | None:
+    """What makes a sandbox in the container that carries us; None: what the policy says."""
+    from .. import backend
+
+    return backend.carried() if _resolved else None
 
 
 def _features() -> list[Row]:
@@ -605,7 +643,10 @@ def _learn(invocation: Invocation) -> int:
 
     if invocation.has("from"):
         return learn.from_records(invocation, _state())
-    return learn.from_run(invocation, _load, _state())
+    loaded = _load(invocation, invocation.words) if invocation.words else None
+    if loaded is not None and not _resolved and _is_carried(loaded.policy.backend):
+        return _carry(invocation, loaded)
+    return learn.from_run(invocation, loaded, _state(), _backend())
 
 
 def _mcp(invocation: Invocation) -> int:

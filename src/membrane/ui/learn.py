@@ -23,8 +23,7 @@ from .options import UsageError
 from .trace import note
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from ..backend import Backend
     from ..policy.model import Policy
     from ..run.settings import Loaded
     from .options import Invocation
@@ -38,13 +37,18 @@ def from_records(invocation: Invocation, state: str) -> int:
     return _print(invocation, entries, 0, 1)
 
 
-def from_run(invocation: Invocation, load: Callable[[Invocation, tuple[str, ...]], Loaded], state: str) -> int:
-    """Run the command and learn from its record; the exit status of the command."""
-    if not invocation.words:
+def from_run(invocation: Invocation, loaded: Loaded | None, state: str, backend: Backend | None = None) -> int:
+    """Run the command and learn from its record; the exit status of the command.
+
+    Args:
+        loaded: None: no command was given.
+        backend: None: the one that the policy names.
+    """
+    if loaded is None:
         raise UsageError("parse the command line", "membrane learn needs a command, or --from SESSION")
     from ..run import begin, prepare, session
 
-    policy = load(invocation, invocation.words).policy
+    policy = loaded.policy
     if policy.trace.mode == "off":
         raise PolicyError(
             "learn", "trace.mode is off: there is no record to learn from", fix=("leave --no-trace away",)
@@ -64,7 +68,7 @@ def from_run(invocation: Invocation, load: Callable[[Invocation, tuple[str, ...]
 
     fields: dict[str, Any] = {**invocation.fields("run"), "events": events_place(invocation.last("events"))}
     options = prepare.RunOptions(debug=invocation.has("debug"), **fields)
-    run = session.Session(begin.begin(lambda: prepare.RunRequest(invocation.words, policy, options)))
+    run = session.Session(begin.begin(lambda: prepare.RunRequest(invocation.words, policy, options), backend=backend))
     status = run.run()
     return _print(invocation, [reader.find(state, run.id, here())], status, stdout)
 

@@ -16,7 +16,7 @@ from membrane.ui import carried
 from membrane.ui.carried import Frame
 from membrane.ui.pipe import Pipe
 
-FRAME = Frame(VERSION, "/work", ("a", "b"), (("quiet", True),), (("LANG", "C"),), b"policy", (b"value",), ())
+FRAME = Frame(VERSION, "run", "/work", ("a", "b"), (("quiet", True),), (("LANG", "C"),), b"policy", (b"value",), ())
 
 
 def given(data: bytes) -> Frame:

@@ -101,7 +101,8 @@ def test_a_run_is_carried_by_itself(mac: Mac) -> None:
     assert words[0] == "run" and f"--workdir={mac.workspace}" in words and "--cap-drop=ALL" in words
     assert not any("value" in word or "some" in word for word in words)
     frame = marshal.loads((mac.record / "frame").read_bytes())
-    release, workspace, command, options, environ, policy, secrets, places, services, exposed = frame
+    release, what, workspace, command, options, environ, policy, secrets, places, services, exposed = frame
+    assert what == "run"
     assert (services, exposed) == ((), ())
     assert (release, workspace, command) == (VERSION, str(mac.workspace), ("some", "command"))
     assert dict(options)["quiet"] is True and secrets == (b"value",)
@@ -125,11 +126,11 @@ def test_services_of_the_machine_are_looked_at_outside_and_named_inside(mac: Mac
         done = mac.run("-q", *words, "--", "x")
         assert (done.returncode, done.stderr) == (5, ""), done
         frame = marshal.loads((mac.record / "frame").read_bytes())
-        assert frame[8][:4] == (
+        assert frame[9][:4] == (
             ("socket", f"{mac.home}/agent"), ("port", "5432"), ("port", "8000"), ("port", "8001"),
         )  # fmt: skip
-        options = dict(frame[3])
-        assert [where for kind, where in frame[8] if kind == "file"] == [
+        options = dict(frame[4])
+        assert [where for kind, where in frame[9] if kind == "file"] == [
             options[name] for name in ("events", "session_id_file", "trace_log")
         ]
         assert options["events"] == "/run/membrane-events" and options["trace_log"].endswith(".log.gz")

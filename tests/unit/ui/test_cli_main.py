@@ -61,7 +61,7 @@ class World:
         self.options.append((given, command))
         return settings.Loaded(policy=self.policy, warnings=self.warnings)
 
-    def make_plan(self, policy: Policy, command: tuple[str, ...]) -> SandboxPlan:
+    def make_plan(self, policy: Policy, command: tuple[str, ...], *, backend: object = None) -> SandboxPlan:
         assert self.plan is not None
         return self.plan
 

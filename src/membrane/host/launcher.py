@@ -90,13 +90,14 @@ def launcher(channel: Channel, init_channel: Channel, supervisor: int) -> None:
     start = begin.start
     plan = start.plan
     root, nested = bool(plan.base_kuid), plan.hardening.nested
+    further = nested or plan.mapped  # ids, whose maps only another program may write
     trees: dict[int, int] = {}
     with Step(channel, USER_NAMESPACE):
-        if not root and not nested:
+        if not root and not further:
             write_file("/proc/self/setgroups", "deny")
             write_file("/proc/self/uid_map", f"{plan.uid} {plan.uid} 1\n")
             write_file("/proc/self/gid_map", f"{plan.gid} {plan.gid} 1\n")
-    if root or nested:
+    if root or further:
         channel.send(m.UserNamespaceMade())
         while isinstance(message := channel.receive(), m.Trees):
             trees.update(zip(message.keys, message.trees, strict=True))
@@ -124,10 +125,10 @@ def launcher(channel: Channel, init_channel: Channel, supervisor: int) -> None:
         if root:
             for name in ("uid_map", "gid_map"):
                 write_file(f"/proc/{pid}/{name}", "0 0 65536\n")
-        elif nested:
-            from .containers import outer_maps
+        elif further:
+            from .containers import inner_maps
 
-            for name, rows in zip(("uid_map", "gid_map"), outer_maps(plan.uid, plan.gid, plan), strict=True):
+            for name, rows in zip(("uid_map", "gid_map"), inner_maps(plan), strict=True):
                 write_file(f"/proc/{pid}/{name}", "".join("{} {} {}\n".format(*row) for row in rows))
         else:
             write_file(f"/proc/{pid}/uid_map", f"{plan.uid} {plan.uid} 1\n")

@@ -15,6 +15,7 @@ from escape_box import MEMBRANE, Box
 sys.path.insert(0, str(Path(__file__).parent.parent / "unit" / "host"))
 from image_layout import archive, image, layer
 
+from membrane.changes.removal import remove_tree
 from membrane.host.unpack import BadLayer
 from membrane.run import images
 
@@ -304,3 +305,25 @@ def test_F121_root_over_an_image_is_the_caller_outside_with_ids_of_its_own(box: 
     assert start["identity"].startswith("uid 0 as kuid ")
     plain = box.run("sh", "-c", "id -u; touch /bin/x", options=(f"--image=oci:{layout}",))
     assert (plain.returncode, plain.stdout) == (1, f"{os.getuid()}\n"), plain  # the control
+
+
+@pytest.mark.as_user
+def test_F122_no_protected_name_is_made_where_the_tracer_cannot_look(box: Box, tmp_path: Path) -> None:
+    """A plain caller's tracer may not search what belongs to a subordinate id; the root inside may."""
+    layout = image(tmp_path / "image", of_the_host(*SYSTEM, "chmod", "setpriv"), Env=["PATH=/bin"])
+    script = """
+    mkdir open; chmod 777 open; mkdir /tmp/made; echo x > /tmp/made/f
+    setpriv --reuid 5 --regid 6 --clear-groups sh -c '
+        mkdir open/d open/searched /tmp/d; chmod 700 open/d /tmp/d; chmod 711 open/searched'
+    mkdir open/d/.git 2>/dev/null || echo refused; echo x > open/d/f 2>/dev/null || echo refused
+    echo x > open/f; mv open/f open/d/f 2>/dev/null || echo refused
+    mkdir open/searched/sub && echo control
+    mkdir /tmp/d/.git && echo x > /tmp/d/f && mv /tmp/d/f /tmp/d/g && echo scratch
+    """
+    box.policy(presets=[])
+    done = box.run("sh", "-c", script, options=(f"--image=oci:{layout}", "--system=writable"))
+    assert done.stdout.splitlines() == ["refused", "refused", "refused", "control", "scratch"], done
+    made = [event for event in box.record("FileCreated") if event["path"] == "/tmp/d/.git"]
+    assert [event["result"] for event in made] == [""]  # what the kernel said is not known: no refusal is claimed
+    remove_tree(str(box.workspace / "open"))  # which has the caller's ids
+    assert os.listdir(box.workspace) == []

@@ -249,7 +249,7 @@ class Launch:
 
         said = f"{errno.errorcode.get(failed.errno, failed.errno)}: {failed.cause}"
         op = next((each for each in overlays if failed.target in (each.target, *each.lowers)), overlays[0])
-        return why(said, failed.errno, op.target, op.layer)
+        return why(said, failed.errno, op.target, op.layer, system=op.system)
 
     def kill(self) -> None:
         """End everything: the launcher's death kills pid 1, and that kills its pid namespace."""

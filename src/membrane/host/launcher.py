@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 _SOCK_DIAG = 4  # NETLINK_SOCK_DIAG
+OURS = 8  # processes beside the command's in the count of the inner user namespace: this one, pid 1, those that mask
 INNER = sc.CLONE_NEWUSER | sc.CLONE_NEWNS | sc.CLONE_NEWPID | sc.CLONE_NEWIPC | sc.CLONE_NEWUTS | sc.CLONE_NEWCGROUP
 
 
@@ -113,8 +114,14 @@ def launcher(channel: Channel, init_channel: Channel, supervisor: int) -> None:
 
     started, release = os.pipe()
     own, theirs = pair(m.TO_CONTAINERS, m.FROM_CONTAINERS) if nested else (None, None)
+    processes = plan.hardening.limits.pids if plan.hardening.capabilities else 0
     with Step(channel, "make the inner namespaces"):
+        # RLIMIT_NPROC counts for each user, and root inside may become any; what its maker has of it when a user
+        # namespace is made holds for all processes in that (kernel/ucount.c, is_rlimit_overlimit).
+        before = sc.soft_limit(sc.RLIMIT_NPROC, processes + OURS) if processes else 0
         pid = sc.clone(INNER)
+        if processes and pid:
+            sc.soft_limit(sc.RLIMIT_NPROC, before)
     if pid == 0:
         os.close(release)
         if own is not None:

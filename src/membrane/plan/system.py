@@ -156,7 +156,6 @@ def bindings(policy: Policy) -> list[RuleBinding]:
     )
     weaker = (
         "the command changes every program and setting that it runs with, and may become any user of the view",
-        "limits.pids counts for each of those users",
         "services that a package starts run in the sandbox",
     )
     rule = f"system: {policy.system}"

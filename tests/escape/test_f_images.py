@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from escape_box import MEMBRANE, Box
 sys.path.insert(0, str(Path(__file__).parent.parent / "unit" / "host"))
 from image_layout import archive, image, layer
 
+from membrane.changes.removal import remove_tree
 from membrane.host.unpack import BadLayer
 from membrane.run import imagestore
 
@@ -349,3 +351,66 @@ def test_F124_with_a_layer_everything_of_the_image_is_roots_and_the_image_stays(
     other = box.run("sh", "-c", "ls /opt; echo x > /opt/tool", options=options[:1])
     assert (other.returncode, other.stdout) == (2, "tool\n"), other  # without a layer it is as it was
     assert len(list((box.state / "system").iterdir())) == 1
+
+
+def test_F125_root_over_an_image_is_the_caller_outside_with_ids_of_its_own(box: Box, tmp_path: Path) -> None:
+    """For a plain caller, too, by his subordinate ids; in the workspace nothing changes hands."""
+    layout = image(tmp_path / "image", of_the_host(*SYSTEM, "chown", "chmod", "setpriv"), Env=["PATH=/bin"])
+    box.file("own", "x")
+    script = """
+    id -u; grep -c . /proc/self/uid_map >/dev/null 2>&1; echo y > /opt; mkdir /srv 2>/dev/null; mkdir /bin/d /tmp/d
+    chown 5:6 /bin/d /tmp/d; stat -c %u:%g /bin/d /tmp/d
+    setpriv --reuid 5 --regid 6 --clear-groups sh -c '
+        id -u; touch /bin/d/made && echo in its own; touch /bin/other 2>/dev/null || echo refused
+        touch in-workspace 2>/dev/null || echo refused; cat /etc/passwd.new /proc/1/environ 2>/dev/null || echo refused'
+    chown 5:6 own; chmod 4755 own; stat -c %u:%g:%a own
+    echo x > /bin/suid; chmod 4755 /bin/suid; stat -c %a /bin/suid
+    for setting in /proc/sys/net/ipv4/ip_forward /proc/sys/kernel/core_pattern; do
+        (echo 1 > $setting) 2>/dev/null || echo refused; done
+    """
+    box.policy(presets=[])
+    done = box.run("sh", "-c", script, options=(f"--image=oci:{layout}", "--system=writable"))
+    expected = [
+        "0",
+        "5:6",
+        "5:6",
+        "5",
+        "in its own",
+        "refused",
+        "refused",
+        "refused",
+        "0:0:755",
+        "755",
+        "refused",
+        "refused",
+    ]
+    assert done.stdout.splitlines() == expected, done
+    found = (box.workspace / "own").stat()
+    assert (found.st_uid, found.st_gid, found.st_mode & 0o7777) == (os.getuid(), os.getgid(), 0o755)
+    assert os.listdir(box.state / "system" / ".once") == []  # files of other ids as well
+    [start] = box.record("SessionStarted")
+    assert start["identity"].startswith("uid 0 as kuid ")
+    plain = box.run("sh", "-c", "id -u; touch /bin/x", options=(f"--image=oci:{layout}",))
+    assert (plain.returncode, plain.stdout) == (1, f"{os.getuid()}\n"), plain  # the control
+
+
+@pytest.mark.as_user
+def test_F126_no_protected_name_is_made_where_the_tracer_cannot_look(box: Box, tmp_path: Path) -> None:
+    """A plain caller's tracer may not search what belongs to a subordinate id; the root inside may."""
+    layout = image(tmp_path / "image", of_the_host(*SYSTEM, "chmod", "setpriv"), Env=["PATH=/bin"])
+    script = """
+    mkdir open; chmod 777 open; mkdir /tmp/made; echo x > /tmp/made/f
+    setpriv --reuid 5 --regid 6 --clear-groups sh -c '
+        mkdir open/d open/searched /tmp/d; chmod 700 open/d /tmp/d; chmod 711 open/searched'
+    mkdir open/d/.git 2>/dev/null || echo refused; echo x > open/d/f 2>/dev/null || echo refused
+    echo x > open/f; mv open/f open/d/f 2>/dev/null || echo refused
+    mkdir open/searched/sub && echo control
+    mkdir /tmp/d/.git && echo x > /tmp/d/f && mv /tmp/d/f /tmp/d/g && echo scratch
+    """
+    box.policy(presets=[])
+    done = box.run("sh", "-c", script, options=(f"--image=oci:{layout}", "--system=writable"))
+    assert done.stdout.splitlines() == ["refused", "refused", "refused", "control", "scratch"], done
+    made = [event for event in box.record("FileCreated") if event["path"] == "/tmp/d/.git"]
+    assert [event["result"] for event in made] == [""]  # what the kernel said is not known: no refusal is claimed
+    remove_tree(str(box.workspace / "open"))  # which has the caller's ids
+    assert os.listdir(box.workspace) == []

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from escape_box import Box
 
+from membrane.host.launcher import OURS
+
 pytestmark = pytest.mark.as_root
 WRITABLE, PERSISTENT = "--system=writable", "--system=persistent"
 OTHERS = 4242  # an id of nobody here
@@ -276,3 +278,29 @@ def test_K87_a_killed_run_leaves_a_layer_for_the_next_one_to_remove(box: Box) ->
     done = box.run("/bin/sh", "-c", "ls /usr/left", options=(WRITABLE,))
     assert done.returncode == 2 and not layer.exists()
     assert not os.path.exists("/usr/left")
+
+
+def test_K88_the_limit_of_processes_holds_for_all_users_together(box: Box) -> None:
+    script = """
+import select, signal
+read, write = os.pipe()
+def children():
+    for _ in range(30):
+        if not os.fork():
+            os.write(write, b"x")
+            signal.pause()
+for uid in range(1, 6):
+    pid = os.fork()
+    if not pid:
+        os.setuid(uid)
+        try: children()
+        except OSError as error: os.write(write, b"full"[:error.errno == 11])
+        signal.pause()
+count = b""
+while count.count(b"f") < 5 and select.select([read], [], [], 20)[0]:
+    count += os.read(read, 4096)
+say("processes", count.count(b"x"))
+say("refused", count.count(b"f"))
+"""
+    answers = box.attack(script, WRITABLE, "--limit", "pids=40")
+    assert answers["refused"] == 5 and answers["processes"] + 6 <= 40 + OURS, answers

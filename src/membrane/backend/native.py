@@ -80,7 +80,7 @@ class Native(Backend):
             devices=[rule.name for rule in policy.devices],
             workspace=workspace,
         )
-        if policy.containers == "nested" and not facts.root:
+        if (policy.containers == "nested" or policy.system != "read-only") and not facts.root:
             from ..host.subordinate import find
 
             facts = facts.replace(subordinate=find(facts.uid))

@@ -44,12 +44,24 @@ class Inner(Value):
 
 def outer_maps(uid: int, gid: int, plan: SandboxPlan) -> tuple[tuple[tuple[int, int, int], ...], ...]:
     """For a plain caller: the rows of the uid and of the gid map of the outer and the inner namespace, where each id
-    has its own number: (inside, outside, count).
+    has its own number, but with ``system``, where the command is 0 in the inner one: (inside, outside, count).
     """
+    if plan.mapped:
+        return tuple(
+            ((0, own, 1), (1, first, min(count, RANGE - 1)))
+            for own, (first, count) in zip((uid, gid), plan.subordinate, strict=True)
+        )
     return tuple(
         ((own, own, 1), (first, first, count)) if count else ((own, own, 1),)
         for own, (first, count) in zip((uid, gid), plan.subordinate, strict=True)
     )
+
+
+def inner_maps(plan: SandboxPlan) -> tuple[tuple[tuple[int, int, int], ...], ...]:
+    """The same for the inner namespace alone, as the outer one has the ids; a row is within one of its rows."""
+    if plan.mapped:
+        return tuple(((0, 0, 1), (1, 1, min(count, RANGE - 1))) for _first, count in plan.subordinate)
+    return outer_maps(plan.uid, plan.gid, plan)
 
 
 def _own_maps(plan: SandboxPlan) -> tuple[str, str]:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NoReturn
 
+    from ..plan.model import SandboxPlan
     from ..policy.model import Limits
     from .channel import Channel
     from .containers import Inner
@@ -162,7 +163,7 @@ def assemble(start: Start, *, forbidden: bool = False) -> Filters:
         unix=hardening.unix,
         raw_is_notified=notifies_raw(start),
         namespaces_are_notified=forbidden,
-        ids=(0, 0, RANGE) if plan.base_kuid else (plan.uid, plan.gid, 1),
+        ids=_ids(plan),
         set_ids=hardening.set_ids,
         ids_are_notified=hardening.strips and bool(start.notify) and start.commands == "one",
         attributes=not (hardening.nested and plan.base_kuid) or hardening.set_ids,
@@ -171,6 +172,13 @@ def assemble(start: Start, *, forbidden: bool = False) -> Filters:
     if not start.notify or start.commands != "one":  # the spawner has the second one
         return Filters(refusing, b"")
     return Filters(refusing, notifying(start, forbidden=forbidden))
+
+
+def _ids(plan: SandboxPlan) -> tuple[int, int, int]:
+    """First uid, first gid, how many of each the inner user namespace maps."""
+    if plan.mapped:
+        return 0, 0, 1 + min(RANGE - 1, *(count for _first, count in plan.subordinate))
+    return (0, 0, RANGE) if plan.base_kuid else (plan.uid, plan.gid, 1)
 
 
 def notifies_raw(start: Start) -> bool:

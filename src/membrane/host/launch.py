@@ -119,7 +119,7 @@ class Launch:
         """
         base = self.plan.base_kuid
         if not base:
-            if self.plan.hardening.nested:
+            if self.plan.hardening.nested or self.plan.mapped:
                 self._map_subordinate()
             return
         self._receive(self.launcher, m.UserNamespaceMade)
@@ -136,7 +136,8 @@ class Launch:
             raise self._error(failure(step, error)) from None
 
     def _map_subordinate(self) -> None:
-        """For plain callers of containers: have the id maps of the outer namespace written, with subordinate ids."""
+        """For plain callers of containers or of a layer over an image: have the id maps of the outer namespace written,
+        with subordinate ids."""
         self._receive(self.launcher, m.UserNamespaceMade)
         from .containers import outer_maps
         from .subordinate import write_maps
@@ -248,7 +249,7 @@ class Launch:
 
         said = f"{errno.errorcode.get(failed.errno, failed.errno)}: {failed.cause}"
         op = next((each for each in overlays if failed.target in (each.target, *each.lowers)), overlays[0])
-        return why(said, failed.errno, op.target, op.layer)
+        return why(said, failed.errno, op.target, op.layer, system=op.system)
 
     def kill(self) -> None:
         """End everything: the launcher's death kills pid 1, and that kills its pid namespace."""

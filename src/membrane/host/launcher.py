@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 _SOCK_DIAG = 4  # NETLINK_SOCK_DIAG
+OURS = 8  # processes beside the command's in the count of the inner user namespace: this one, pid 1, those that mask
 INNER = sc.CLONE_NEWUSER | sc.CLONE_NEWNS | sc.CLONE_NEWPID | sc.CLONE_NEWIPC | sc.CLONE_NEWUTS | sc.CLONE_NEWCGROUP
 
 
@@ -91,13 +92,14 @@ def launcher(channel: Channel, init_channel: Channel, supervisor: int) -> None:
     start = begin.start
     plan = start.plan
     root, nested = bool(plan.base_kuid), plan.hardening.nested
+    further = nested or plan.mapped  # ids, whose maps only another program may write
     trees: dict[int, int] = {}
     with Step(channel, USER_NAMESPACE):
-        if not root and not nested:
+        if not root and not further:
             write_file("/proc/self/setgroups", "deny")
             write_file("/proc/self/uid_map", f"{plan.uid} {plan.uid} 1\n")
             write_file("/proc/self/gid_map", f"{plan.gid} {plan.gid} 1\n")
-    if root or nested:
+    if root or further:
         channel.send(m.UserNamespaceMade())
         while isinstance(message := channel.receive(), m.Trees):
             trees.update(zip(message.keys, message.trees, strict=True))
@@ -113,8 +115,14 @@ def launcher(channel: Channel, init_channel: Channel, supervisor: int) -> None:
 
     started, release = os.pipe()
     own, theirs = pair(m.TO_CONTAINERS, m.FROM_CONTAINERS) if nested else (None, None)
+    processes = plan.hardening.limits.pids if plan.hardening.capabilities else 0
     with Step(channel, "make the inner namespaces"):
+        # RLIMIT_NPROC counts for each user, and root inside may become any; what its maker has of it when a user
+        # namespace is made holds for all processes in that (kernel/ucount.c, is_rlimit_overlimit).
+        before = sc.soft_limit(sc.RLIMIT_NPROC, processes + OURS) if processes else 0
         pid = sc.clone(INNER)
+        if processes and pid:
+            sc.soft_limit(sc.RLIMIT_NPROC, before)
     if pid == 0:
         os.close(release)
         if own is not None:
@@ -125,10 +133,10 @@ def launcher(channel: Channel, init_channel: Channel, supervisor: int) -> None:
         if root:
             for name in ("uid_map", "gid_map"):
                 write_file(f"/proc/{pid}/{name}", "0 0 65536\n")
-        elif nested:
-            from .containers import outer_maps
+        elif further:
+            from .containers import inner_maps
 
-            for name, rows in zip(("uid_map", "gid_map"), outer_maps(plan.uid, plan.gid, plan), strict=True):
+            for name, rows in zip(("uid_map", "gid_map"), inner_maps(plan), strict=True):
                 write_file(f"/proc/{pid}/{name}", "".join("{} {} {}\n".format(*row) for row in rows))
         else:
             write_file(f"/proc/{pid}/uid_map", f"{plan.uid} {plan.uid} 1\n")

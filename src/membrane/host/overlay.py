@@ -121,12 +121,13 @@ def _close(attached: list[str], number: int) -> None:
     attached[number] = name
 
 
-def why(cause: str, number: int, target: str, layer: str) -> CannotOverlay:
+def why(cause: str, number: int, target: str, layer: str, *, system: bool = False) -> CannotOverlay:
     """The error for a person, with what to change.
 
     Args:
         cause: what the kernel said, with the errno's name.
         layer: the directory of the host that was to take the changes; empty: none.
+        system: it is over a system tree (``plan.system``).
     """
     import errno
 
@@ -147,4 +148,8 @@ def why(cause: str, number: int, target: str, layer: str) -> CannotOverlay:
         cause += "attributes, and a workspace below which nothing is mounted)"
         fix = ("set MEMBRANE_HOME to a directory on ext4, xfs, btrfs or tmpfs (tmpfs: Linux 6.6 and later)",)
     instead = "use the workspace live: --live" if layer else "leave --image out"
+    if system:
+        instead = "leave --system out"
+        if number in (errno.EINVAL, errno.EOPNOTSUPP) and kind != "overlay":
+            cause += ", and the tree one with id maps (not overlayfs or NFS)"
     return CannotOverlay(OVERLAY, cause, target=target, fix=(*fix, instead))

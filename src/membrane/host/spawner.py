@@ -36,6 +36,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import time
 
 from . import landlock, seccomp, view
@@ -75,6 +76,7 @@ def spawner(start: Start, channel: Channel, namespaces: dict[str, int]) -> None:
     """
     null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
     replace_streams(os.dup(null))
+    sys.meta_path.clear()  # as in ``init``: files have names in the view from here on
     with Step(channel, "enter the sandbox"):
         for kind in KINDS:
             sc.setns(namespaces[kind], _FLAGS[kind])

@@ -325,6 +325,16 @@ def limit(kind: int, value: int) -> None:
     _check(_libc.prlimit(0, ctypes.c_int(kind), limits, None), "prlimit", kind)
 
 
+def soft_limit(kind: int, value: int) -> int:
+    """Make ``value`` the soft limit of this process, at most the hard one; what it was."""
+    limits = (ctypes.c_uint64 * 2)()
+    _check(_libc.prlimit(0, ctypes.c_int(kind), None, limits), "prlimit", kind)
+    before = int(limits[0])
+    limits[0] = min(value, limits[1])
+    _check(_libc.prlimit(0, ctypes.c_int(kind), limits, None), "prlimit", kind)
+    return before
+
+
 def open_files(number: int = 0) -> int:
     """The soft limit of open files of this process; ``number``: the one to set first (getrlimit(2)).
 

@@ -302,7 +302,8 @@ def build(policy: Policy, facts: HostFacts) -> SandboxPlan:
         from .image import stop_signal
 
         of_image, stop = bindings_of_image(policy, facts.image, facts), stop_signal(facts.image) or stop
-    given = facts.subordinate if policy.containers == "nested" and not facts.root else None
+    further = policy.containers == "nested" or policy.system != "read-only"
+    given = facts.subordinate if further and not facts.root else None
     return SandboxPlan(
         workspace=facts.workspace,
         cwd=facts.workspace,
@@ -328,6 +329,8 @@ def identity(plan: SandboxPlan) -> str:
     """As whom the command runs."""
     if plan.base_kuid:
         return f"uid {plan.uid} as kuid {plan.base_kuid}"
+    if plan.mapped:
+        return f"uid 0 as kuid {plan.uid}"
     # A root whose sandbox has no ids of its own: no CAP_SYS_ADMIN, or a workspace without id maps (overlayfs).
     return f"uid {plan.uid}" if plan.uid else "uid 0 as itself"
 

@@ -121,7 +121,7 @@ def environment(
         out.setdefault("USER", facts.user)
         out.setdefault("LOGNAME", facts.user)
     out.update(_socket_variables(policy, facts))
-    if facts.uid == 0:
+    if facts.uid == 0 or policy.system != "read-only":
         out.setdefault("TAR_OPTIONS", ROOT_TAR_OPTIONS)
     out.update(of_containers(policy, out))
     if policy.system != "read-only":

@@ -204,24 +204,31 @@ def _is_ours(image: ImageFacts, path: str) -> bool:
 
 def _name(facts: HostFacts) -> str:
     """The caller's name, if it can stand in passwd(5); that of uid 0 is what every program looks for."""
-    if facts.uid == 0:
+    if facts.uid == 0 or facts.system is not None:
         return "root"
     plain = facts.user.isascii() and facts.user.replace("-", "").replace("_", "").replace(".", "").isalnum()
     return facts.user if plain else "user"
+
+
+def _ids(facts: HostFacts) -> tuple[int, int]:
+    """As whom the command runs: with a layer over the system as root."""
+    return (facts.uid, facts.gid) if facts.system is None else (0, 0)
 
 
 def passwd(image: ImageFacts, facts: HostFacts) -> bytes:
     """The image's passwd(5) with the caller in it, first: no other line has that name or number."""
     name = _name(facts)
     home = facts.home if ":" not in facts.home and facts.home.isprintable() else "/"
-    line = f"{name}:x:{facts.uid}:{facts.gid}:{name}:{home}:{image.shell}\n"
-    return _with(image.passwd, line, name, facts.uid)
+    uid, gid = _ids(facts)
+    line = f"{name}:x:{uid}:{gid}:{name}:{home}:{image.shell}\n"
+    return _with(image.passwd, line, name, uid)
 
 
 def group(image: ImageFacts, facts: HostFacts) -> bytes:
     """The image's group(5) with the caller's group in it, by the same rule."""
     name = _name(facts)
-    return _with(image.group, f"{name}:x:{facts.gid}:\n", name, facts.gid)
+    _uid, gid = _ids(facts)
+    return _with(image.group, f"{name}:x:{gid}:\n", name, gid)
 
 
 def _with(file: bytes, line: str, name: str, number: int) -> bytes:
@@ -264,10 +271,10 @@ def bindings(policy: Policy, image: ImageFacts | None, facts: HostFacts) -> list
     out = [RuleBinding(f"image: {policy.image}", "policy", how)]
     if image.entrypoint:
         out.append(RuleBinding("image: entry point", image.reference, (" ".join(image.entrypoint),)))
-    ids = who(image)
-    if image.user and (ids is None or ids[0] != facts.uid):
+    ids, uid = who(image), _ids(facts)[0]
+    if image.user and (ids is None or ids[0] != uid):
         known = "whom its passwd(5) does not know" if ids is None else f"uid {ids[0]} and gid {ids[1]}"
-        said = f"its commands run as {image.user} ({known}) elsewhere; here as uid {facts.uid}, which owns its files"
+        said = f"its commands run as {image.user} ({known}) elsewhere; here as uid {uid}, which owns its files"
         out.append(RuleBinding("image: user", image.reference, (said,), "partial"))
     if image.directory and image.begins:
         said = f"its own command begins in {image.begins}, one that is given in the workspace"

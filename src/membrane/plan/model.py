@@ -156,7 +156,7 @@ class HostFacts(Value):
     mounted: frozenset[str] = frozenset()  # mount points below the home
     system: SystemLayer | None = None  # of ``system``; None: it is read-only, or no layer can be had
     devices: tuple[DeviceFact, ...] = ()  # that the policy names and that exist
-    subordinate: Subordinate | None = None  # for ``containers: nested``; None: it was not asked for
+    subordinate: Subordinate | None = None  # of a plain caller, where further ids are needed; None: not asked for
     reviewed: Reviewed | None = None  # of ``workspace: review``
     # Of ``image``; then ``existing`` and ``links`` are about the image's paths, but for those of the kernel.
     image: ImageFacts | None = None
@@ -452,9 +452,14 @@ class SandboxPlan(Value):
     stores: tuple[str, ...] = ()  # our own directories that are made before the start (home, agent state)
     stop_signal: int = 15  # that the command gets for SIGTERM
     trust_source: str = ""  # the host's file that the bundles begin with; empty: the second of ``trust``
-    # With ``containers: nested`` of a plain caller: first and number of the uids, and of the gids, that the command's
-    # own user namespace maps beside the caller's, which is 0 there.
+    # Of a plain caller, with ``containers: nested`` or ``system``: first and number of the uids, and of the gids, that
+    # the command's user namespace maps beside the caller's, which is 0 there.
     subordinate: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 0))
+
+    @property
+    def mapped(self) -> bool:
+        """Is a plain caller 0 inside, with his subordinate ids beside it (``host.subordinate``)?"""
+        return not self.base_kuid and bool(self.hardening.capabilities)
 
     @property
     def owned(self) -> tuple[str, ...] | None:

@@ -615,7 +615,7 @@ def base(policy: Policy, facts: HostFacts) -> tuple[MountOp, ...]:
     trees = ("/sys",) if nested else SYS_TREES
     ops += [Bind(tree, tree, make=True, optional=True) for tree in trees if nested or tree in facts.existing]
     ops += [
-        Proc(freeze_settings=facts.uid == 0 and not nested, whole=nested),
+        Proc(freeze_settings=(facts.uid == 0 or layered) and not nested, whole=nested),
         Devices(),
         Tmpfs("/dev/shm", 0o1777, size),  # noqa: S108
         *(() if made is not None else (Tmpfs("/tmp", 0o1777, size), Tmpfs("/var/tmp", 0o1777, size))),  # noqa: S108

@@ -69,10 +69,14 @@ def refuse(policy: Policy, facts: HostFacts, trees: Iterable[str]) -> None:
     ):
         if open_:
             raise _unbound(policy, f"and {name} exclude each other", f"leave {name} out")
-    if facts.uid:
+    if facts.uid and not policy.image:
         cause = "needs root outside: only root can show this machine's files with their owners in a user namespace"
-        raise _unbound(policy, cause, "sudo membrane --system=writable", "containers: nested, and a container in it")
-    if not facts.root:
+        raise _unbound(policy, cause, "sudo membrane --system=writable", "use an image: --image", "--containers")
+    found = facts.subordinate
+    if facts.uid and (found is None or found.lacking):
+        cause = found.lacking if found is not None else "they were not looked for"
+        raise _unbound(policy, f"needs subordinate ids: {cause}", *((found.fix,) if found is not None else ()))
+    if not facts.uid and not facts.root:
         cause = "needs ids of its own for root: no CAP_SYS_ADMIN, or a file system without id maps (overlayfs, NFS)"
         raise _unbound(policy, cause, "membrane doctor")
     if facts.system is None:
@@ -134,7 +138,9 @@ def var(facts: HostFacts) -> Overlay:
 def environment(given: dict[str, str]) -> dict[str, str]:
     """Variables that the command gets beside ``given``: it is root, and looks for programs of root's."""
     path = given.get("PATH", "").split(":")
-    return {"PATH": ":".join([*path, *(place for place in SBIN if place not in path)])}
+    out = {"PATH": ":".join([*path, *(place for place in SBIN if place not in path)])}
+    out.update((name, "root") for name in ("USER", "LOGNAME") if name in given)
+    return out
 
 
 def bindings(policy: Policy) -> list[RuleBinding]:
@@ -150,7 +156,6 @@ def bindings(policy: Policy) -> list[RuleBinding]:
     )
     weaker = (
         "the command changes every program and setting that it runs with, and may become any user of the view",
-        "limits.pids counts for each of those users",
         "services that a package starts run in the sandbox",
     )
     rule = f"system: {policy.system}"

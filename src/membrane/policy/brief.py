@@ -62,10 +62,17 @@ which line allows it. They decide, and start Membrane again. Each of these is en
 * a service on a port of their machine: `membrane --connect PORT ...`; then it is `host.internal:PORT` in here;
 * a port of yours for their browser: `membrane --expose PORT ...`;
 * a service behind a socket (ssh-agent, Docker): `membrane --unix-socket PATH ...`, or an adapter under `unix_sockets:`;
+"""
+_NO_PACKAGES = """\
 * a program that needs a package of the system: that they install it outside; `apt-get install` fails in here.
+"""
+_LAST = """\
 
 A file `.membrane.yaml` is read-only in here; propose its text. The policy in force is `/etc/membrane/config.yaml`.
 """
+
+
+_LAYERS = {"writable": "is gone when the session ends", "persistent": "is kept for later sessions here"}
 
 
 def guide(policy: Policy, workspace: str, introduction: str = "") -> str:
@@ -100,7 +107,16 @@ def guide(policy: Policy, workspace: str, introduction: str = "") -> str:
             "written as far as the sandbox has a layer over them: what you install for the user (`pip install --user`, "
             "`cargo install`, `npm install -g` with a prefix in the home) works and stays in here."
         )
-        lines.append("* `/usr`, `/etc` and other system directories are read-only; what is not listed is not there.")
+        if policy.system == "read-only":
+            lines.append(
+                "* `/usr`, `/etc` and other system directories are read-only; what is not listed is not there."
+            )
+        else:
+            lines.append(
+                "* You are root over a layer above `/usr`, `/etc`, `/opt` and `/var`: `apt-get update`, "
+                "`apt-get install`, `npm install -g` and `su` work; nothing of it reaches the machine. "
+                f"The layer {_LAYERS[policy.system]}."
+            )
     else:
         lines.append("* Everything else of this machine can be read as the person can, and not written.")
     mounts = [f"{_code(rule.target or rule.path or 'the repository')} ({rule.mode})" for rule in policy.mounts]
@@ -120,7 +136,8 @@ def guide(policy: Policy, workspace: str, introduction: str = "") -> str:
         names = ", ".join(_code(secret.name) for secret in policy.secrets)
         what = f"The variables {names} hold" if names else "Masked files and variables hold"
         lines += ["", f"{what} random text; the value is put into requests to its destinations on their way."]
-    return "\n".join((*lines, "", _REFUSALS, _ASKING))
+    asking = _ASKING + (_NO_PACKAGES if policy.system == "read-only" else "") + _LAST
+    return "\n".join((*lines, "", _REFUSALS, asking))
 
 
 def _listed(words: str, rules: Sequence[str]) -> list[str]:

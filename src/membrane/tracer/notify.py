@@ -427,7 +427,7 @@ class Notifications:
 
     def _opens(self, place: notify.Place, writes: bool, exclusive: bool, flags: int) -> str:
         if place.error:
-            return _name(place.error)
+            return "" if self._is_unseen(place) else _name(place.error)
         status = place.status
         if status is None:
             return "ENOENT"
@@ -478,10 +478,9 @@ class Notifications:
         path = os.fsdecode(place.path)
         return FileRemoved(path, directory, result, True, self._outside(path), "notify"), 0
 
-    @staticmethod
-    def _removes(place: notify.Place) -> str:
+    def _removes(self, place: notify.Place) -> str:
         if place.error:
-            return _name(place.error)
+            return "" if self._is_unseen(place) else _name(place.error)
         if place.status is None:
             return "ENOENT"
         return "EROFS" if place.readonly else ""
@@ -501,7 +500,10 @@ class Notifications:
         source = self._place(thread, where[0], where[1], follow=False)
         to = self._place(thread, where[2], where[3], follow=False)
         result, error = self._removes(source), 0
-        if result:
+        if any(map(self._is_unseen, (source, to))):
+            error = self._refuse_unseen(source.path) or self._refuse_unseen(to.path)
+            result = _name(error)
+        elif result:
             self._report_refusal(known, source, result, "write")
         elif to.error:
             result = _name(to.error)
@@ -599,6 +601,9 @@ class Notifications:
         self, place: notify.Place, known: Known | None, kind: str = "file", to: bytes = b"", *, fresh: bool = False
     ) -> tuple[str, int]:
         """(result, errno to refuse with) of making a name."""
+        if self._is_unseen(place):
+            error = self._refuse_unseen(place.path)
+            return _name(error), error
         if place.error:
             result = _name(place.error)
         elif place.status is not None:
@@ -822,6 +827,16 @@ class Notifications:
         return errno.EACCES if foreign else 0
 
     # ------------------------------------------------------------ judgement
+
+    def _is_unseen(self, place: notify.Place) -> bool:
+        """Is it below a directory that a command with capabilities may search, and this process may not?  Of a plain
+        caller such a directory belongs to a subordinate id."""
+        return place.error == errno.EACCES and self._scope.owned is not None
+
+    def _refuse_unseen(self, path: bytes) -> int:
+        """EACCES for a name below such a directory in a guarded tree: what it is cannot be judged."""
+        name = os.fsdecode(path)
+        return errno.EACCES if any(name.startswith(f"{root}/") for root in self._guarded) else 0
 
     def _may(self, status: os.stat_result, wanted: int) -> bool:
         """Do the mode bits admit it to a process without capabilities?  Access control lists are not looked at.

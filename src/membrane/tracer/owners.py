@@ -38,7 +38,12 @@ def keeps_owner(scope: Scope, place: Place, uid: int, gid: int) -> bool:
         uid: the arguments of the call; only their low 32 bits count.
         gid: the same.
     """
-    if scope.uid != BASE_KUID or scope.nested or place.status is None or place.status.st_uid != scope.uid:
+    if (
+        (scope.uid != BASE_KUID and scope.owned is None)
+        or scope.nested
+        or place.status is None
+        or place.status.st_uid != scope.uid
+    ):
         return False
     if scope.owned is not None and not any(inside(os.fsdecode(place.path), tree) for tree in scope.owned):
         return False  # the kernel changes it

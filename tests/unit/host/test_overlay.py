@@ -28,3 +28,9 @@ def test_why_not(monkeypatch: pytest.MonkeyPatch, kind: str, number: int, said: 
     assert said in lines[0]
     assert fix in "\n".join(lines[1:])
     assert "use the workspace live: --live" in lines[-1]
+
+
+def test_of_a_system_tree_it_is_said_what_that_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(facts, "file_system", lambda _path: "ext4")
+    lines = overlay.why("EINVAL: mount_setattr", errno.EINVAL, "/usr", "/s", system=True).lines()
+    assert "the tree one with id maps (not overlayfs or NFS)" in lines[0] and "leave --system out" in lines[-1]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from membrane.errors import PolicyError
+from membrane.host.containers import inner_maps, outer_maps
 from membrane.plan import system
-from membrane.plan.build import build
+from membrane.plan.build import build, identity
 from membrane.plan.model import (
     Bind,
     File,
@@ -17,7 +18,9 @@ from membrane.plan.model import (
     Mask,
     Overlay,
     Pin,
+    Proc,
     SandboxPlan,
+    Subordinate,
     Symlink,
     SystemLayer,
 )
@@ -29,6 +32,13 @@ ROOT = HostFacts(0, 0, "root", True, "/root", "/root/.membrane", "/root/w", "box
     existing=EXISTING, links=(("/bin", "/usr/bin"),), system=SystemLayer("/root/.membrane/system/k/0")
 )
 WRITABLE = Policy(system="writable")
+
+
+IMAGE = ImageFacts("a", "sha256:0", 1, (ImageTree("/usr", "directory", ("/i/1/usr", "/i/empty")),))
+PLAIN = ROOT.replace(uid=1000, gid=1001, root=False, user="u", image=IMAGE, environ=(("USER", "u"),)).replace(
+    subordinate=Subordinate((100_000, 65_536), (200_000, 5_000))
+)
+LACKING = Subordinate(lacking="none", fix="usermod")
 
 
 def made(policy: Policy = WRITABLE, facts: HostFacts = ROOT) -> SandboxPlan:
@@ -135,10 +145,25 @@ def test_the_trees_of_an_image_are_layers_too_and_have_no_secret_of_the_host() -
     assert {"/etc", "/usr", "/var"} <= set(plan.hardening.landlock_writable)
 
 
+def test_a_plain_caller_is_root_over_an_image_with_subordinate_ids() -> None:
+    plan = made(WRITABLE.replace(image="a"), PLAIN)
+    assert plan.mapped and plan.base_kuid == 0 and (plan.uid, plan.gid) == (1000, 1001)
+    assert outer_maps(1000, 1001, plan) == (((0, 1000, 1), (1, 100_000, 65_535)), ((0, 1001, 1), (1, 200_000, 5_000)))
+    assert inner_maps(plan) == (((0, 0, 1), (1, 1, 65_535)), ((0, 0, 1), (1, 1, 5_000)))  # a row is within one of those
+    environment = dict(plan.environment)
+    assert environment["USER"] == "root" and environment["TAR_OPTIONS"] == "--no-same-owner"
+    assert dict(overlays(plan)["/etc"].contents)["passwd"].startswith(b"root:x:0:0:root:/root:")
+    assert Proc(freeze_settings=True) in plan.mounts  # uid 0 owns the settings of its network namespace
+    assert identity(plan) == "uid 0 as kuid 1000"
+    assert not made(facts=ROOT).mapped
+
+
 @pytest.mark.parametrize(
     ("policy", "facts", "cause"),
     [
-        (WRITABLE, ROOT.replace(uid=1000, root=False), "needs root outside"),
+        (WRITABLE, PLAIN.replace(image=None), "needs root outside"),
+        (WRITABLE.replace(image="a"), PLAIN.replace(subordinate=None), "subordinate ids"),
+        (WRITABLE.replace(image="a"), PLAIN.replace(subordinate=LACKING), "subordinate ids: none"),
         (WRITABLE, ROOT.replace(root=False), "ids of its own for root"),
         (WRITABLE, ROOT.replace(system=None), "takes none"),
         (WRITABLE, ROOT.replace(state="/opt/state"), "inside: /opt/state is in /opt"),
@@ -150,7 +175,7 @@ def test_the_trees_of_an_image_are_layers_too_and_have_no_secret_of_the_host() -
 def test_where_it_would_not_hold_it_stops(policy: Policy, facts: HostFacts, cause: str) -> None:
     with pytest.raises(PolicyError, match=cause) as caught:
         system.refuse(policy, facts, SYSTEM_TREES)
-    assert caught.value.exit_code == 78 and caught.value.fix
+    assert caught.value.exit_code == 78
 
 
 def test_the_receipt_says_what_is_weaker() -> None:

@@ -62,3 +62,11 @@ def test_each_option_that_it_proposes_exists() -> None:
     text = brief.guide(Policy(), "/w")
     proposed = re.findall(r"`membrane (-\S+) ", text)
     assert len(proposed) > 5 and {*proposed} <= known, proposed
+
+
+def test_where_packages_can_be_installed_is_true() -> None:
+    plain, once, kept = (brief.guide(Policy(system=each), "/w") for each in ("read-only", "writable", "persistent"))
+    assert "`apt-get install` fails in here" in plain and "root over a layer" not in plain
+    for text, words in ((once, "is gone when the session ends"), (kept, "is kept for later sessions here")):
+        assert f"The layer {words}." in text and "fails in here" not in text and "are read-only;" not in text
+    assert all(text.endswith("`/etc/membrane/config.yaml`.\n") for text in (plain, once, kept))

@@ -13,10 +13,11 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
 def anchors(text: str) -> set[str]:
-    """As GitHub makes them of headings, without those of fenced examples."""
+    """As GitHub makes them of headings, without those of fenced examples, and those that a page names itself."""
     plain = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
     heads = [re.sub(r"[`*]", "", head).strip().lower() for head in re.findall(r"^#+ (.*)", plain, re.MULTILINE)]
-    return {re.sub(r"[^\w\- ]", "", head).replace(" ", "-") for head in heads}
+    named = re.findall(r'<a id="([\w-]+)"></a>', plain)
+    return {re.sub(r"[^\w\- ]", "", head).replace(" ", "-") for head in heads} | set(named)
 
 
 def broken(page: Path, text: str) -> list[str]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from srt_box import SOCKET_CLIENT, SOCKET_SERVER, SrtBox, outcomes
+from srt_box import SOCKET_CLIENT, SOCKET_SERVER, SrtBox, outcomes, srt_argv
 
 
 @pytest.fixture
@@ -376,6 +376,31 @@ def test_sockets_that_can_not_be_opened_are_warnings(box: SrtBox, short: Path) -
     assert f"{short}/absent is left out: it does not exist" in done.stderr
     assert f"{dead} is left out: no program listens on it" in done.stderr
     assert f"{file} is left out: it is not a socket" in done.stderr
+
+
+@pytest.mark.ours
+@pytest.mark.as_root
+def test_a_socket_that_the_sandboxs_root_cannot_reach_is_a_warning(box: SrtBox, short: Path) -> None:
+    """Another user's, in a directory that he closed, for root as containers have it; all capabilities reach it."""
+    closed, path = short / "closed", short / "closed" / "s"
+    closed.mkdir(mode=0o700)
+    server = box.world.popen(
+        ["/usr/bin/python3", "-c", GREETER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert server.stdout is not None and server.stdout.readline() == b"up\n"
+        os.chown(closed, 65534, 65534)
+        box.settings({"allowUnixSockets": [str(path)]})
+        argv = ["-s", str(box.settings_path), "--", "/usr/bin/python3", "-c", GREETED, str(path)]
+        bare = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin", *srt_argv(), *argv]
+        done = box.world.run(bare, cwd=box.work, env=box.environment())
+        assert (done.returncode, done.stdout) == (0, "['']\n"), done
+        assert f"{path} is left out: the sandbox's root may not search a directory above it" in done.stderr
+        done = box.srt(*argv)
+        assert done.returncode == 0 and "left out" not in done.stderr, done
+    finally:
+        server.kill()
+        server.communicate()
 
 
 @pytest.mark.ours

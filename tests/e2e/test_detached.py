@@ -83,6 +83,20 @@ def test_a_session_goes_on_without_a_terminal(box: Box) -> None:
     assert again.returncode == 2 and "no session api was started" in again.stderr
 
 
+def test_it_has_no_descriptor_of_who_began_it_but_the_one_of_its_events(box: Box) -> None:
+    """A pipe of the caller's ends for who reads it when ``start`` returns."""
+    (read, write), (lines, events) = os.pipe(), os.pipe()
+    done = box.run("start", f"--events=fd:{events}", "api", "--", "sh", "-c", "read x", pass_fds=(write, events))
+    assert done.returncode == 0, done
+    os.close(write)
+    os.close(events)
+    assert select.select([read], [], [], 60)[0] and os.read(read, 1) == b""
+    assert box.run("stop", "api").returncode == 0
+    with open(lines, "rb") as told:
+        assert [json.loads(line)["event"] for line in told][-1] == "SessionEnded"
+    os.close(read)
+
+
 def test_the_window_and_the_keys_are_those_of_who_is_attached(box: Box) -> None:
     (box.workspace / "sizes.py").write_text(SIZES)
     started(box, "w", f"exec {PYTHON} sizes.py")

@@ -98,7 +98,9 @@ git restore -s ONE -SW .; git reset -q --hard
 git worktree add -q wt ONE; git worktree remove --force wt
 git clone -q . c -b ONE; rm -rf c
 """
-TELL = "echo ==; git rev-parse HEAD; git status --porcelain -uall; git ls-files -s; git stash list; echo --"
+STATE, END = "== the state ==\n", "== the end ==\n"  # git says neither
+_LOOK = "git rev-parse HEAD; git status --porcelain -uall; git ls-files -s; git stash list"
+TELL = f"echo '{STATE.strip()}'; {_LOOK}; echo '{END.strip()}'"
 
 
 def work(seed: int) -> list[str]:
@@ -122,9 +124,9 @@ def test_a_session_of_git_is_the_same_inside_and_outside(box: Box, tmp_path: Pat
     done = box.run(*INSIDE, "--", "bash", "-c", script)
     assert done.returncode == 0, done
     compared = 0
-    for step, there, here in zip(work(seed), control.stdout.split("--\n"), done.stdout.split("--\n"), strict=False):
-        said, _, state = here.partition("==\n")
-        if state != there.partition("==\n")[2]:
+    for step, there, here in zip(work(seed), control.stdout.split(END), done.stdout.split(END), strict=False):
+        said, _, state = here.partition(STATE)
+        if state != there.partition(STATE)[2]:
             assert "fatal: " in said or "error: " in said, (step, here, there, done.stderr)
             assert "\n D " not in state, (step, here, done.stderr)
             break

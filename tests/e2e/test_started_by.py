@@ -78,3 +78,18 @@ def test_proc_of_another_pid_namespace(box: Box, options: tuple[str, ...]) -> No
     assert "mount -t proc proc /proc" in refused.stderr
     control = box.outside(*unshare, "--mount-proc", *run)
     assert control.returncode == 0, control
+
+
+@pytest.mark.as_root  # who may make such a /dev
+def test_a_machine_without_a_tty_node(box: Box) -> None:
+    """As in a small container: what is not outside is not inside, and the command runs."""
+    nodes = "null zero random urandom"
+    script = f"""
+    mount -t tmpfs dev /mnt && for n in {nodes}; do touch /mnt/$n; mount --bind /dev/$n /mnt/$n; done
+    mkdir /mnt/pts && mount --bind /dev/pts /mnt/pts && ln -s pts/ptmx /mnt/ptmx && mount --rbind /mnt /dev
+    exec "$@"
+    """
+    check = "ls /dev/tty /dev/full; echo x > /dev/null; head -c 4 /dev/urandom | wc -c"
+    command = box.argv("-q", "--", "sh", "-c", check)
+    done = box.outside("unshare", "-m", "sh", "-euc", script, "sh", *command)
+    assert (done.returncode, done.stdout) == (0, "4\n"), done

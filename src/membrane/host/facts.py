@@ -137,8 +137,11 @@ def links_on(path: str) -> list[str]:
     return [prefix for prefix in prefixes if os.path.islink(prefix)]
 
 
-def socket_fact(path: str) -> SocketFact | None:
-    """What is at ``path``; None: nothing that can be looked at."""
+def socket_fact(path: str, *, bare: bool = False) -> SocketFact | None:
+    """What is at ``path``; None: nothing that can be looked at.
+
+    ``bare``: the sandbox's root will have no capability over other users' files.
+    """
     resolved = os.path.realpath(path)
     try:
         details = os.lstat(resolved)
@@ -146,7 +149,25 @@ def socket_fact(path: str) -> SocketFact | None:
         return None
     if not stat.S_ISSOCK(details.st_mode):
         return SocketFact(path, resolved, "not a socket", details.st_uid)
-    return SocketFact(path, resolved, _kind(resolved), details.st_uid)
+    kind = _kind(resolved)
+    far = kind == "stream" and bare and not _may_search(os.path.dirname(resolved))
+    return SocketFact(path, resolved, "far" if far else kind, details.st_uid)
+
+
+def _may_search(directory: str) -> bool:
+    """By owner and mode alone: may we reach what is in it?"""
+    groups = (os.getegid(), *os.getgroups())
+    while True:
+        try:
+            status = os.stat(directory)
+        except OSError:
+            return True  # it is gone, or is asked for by who makes the view
+        shift = 6 if status.st_uid == os.geteuid() else 3 if status.st_gid in groups else 0
+        if not status.st_mode >> shift & 1:
+            return False
+        if directory == "/":
+            return True
+        directory = os.path.dirname(directory)
 
 
 def bound_sockets(*, lasting: bool = False, named: Iterable[str] = ()) -> tuple[str, ...]:
@@ -329,11 +350,16 @@ def gather(
     uid = os.geteuid()
     state = state_dir(environ)
     user = environ.get("USER", "") or environ.get("LOGNAME", "")
+    root = uid == 0 and in_initial_user_namespace() and can_shift_ids((workspace, state, os.path.dirname(state)))
+    bare = uid == 0 and not root
+    bound = () if want_bound == "no" else bound_sockets(lasting=want_bound == "lasting", named=places)
+    if bare:  # nobody inside reaches the others, and who makes the view does not either
+        bound = tuple(path for path in bound if _may_search(os.path.dirname(path)))
     return HostFacts(
         uid=uid,
         gid=os.getegid(),
         user=user,
-        root=uid == 0 and in_initial_user_namespace() and can_shift_ids((workspace, state, os.path.dirname(state))),
+        root=root,
         home=home,
         state=state,
         workspace=workspace,
@@ -344,8 +370,8 @@ def gather(
         linked=tuple((path, link) for path in places for link in links_on(path)),
         links=tuple(links),
         git_root=git_root(workspace) if want_git_root else "",
-        sockets=tuple(fact for fact in map(socket_fact, doors) if fact is not None),
-        bound=() if want_bound == "no" else bound_sockets(lasting=want_bound == "lasting", named=places),
+        sockets=tuple(fact for door in doors if (fact := socket_fact(door, bare=bare)) is not None),
+        bound=bound,
         runtime=runtime_entries() if want_runtime else (),
         devices=device_nodes(devices),
     )

@@ -69,6 +69,16 @@ _IN_OPEN, _IN_ONESHOT = 0x20, 0x80000000  # inotify(7)
 DEVICE_NODES = ("null", "zero", "full", "random", "urandom", "tty")
 
 
+def _device(name: str) -> int:
+    """A device node as a detached mount; -1: it is not here either (a small container may have no tty)."""
+    try:
+        return sc.open_tree(f"/dev/{name}", sc.OPEN_TREE_CLONE)
+    except FileNotFoundError:
+        if name == "null":  # the streams of a command that has none
+            raise
+        return -1
+
+
 def build(mounts: Sequence[MountOp], trees: dict[int, int], *, clone: bool) -> list[_socket.socket]:
     """Build the view and pivot into it.
 
@@ -84,7 +94,7 @@ def build(mounts: Sequence[MountOp], trees: dict[int, int], *, clone: bool) -> l
     for index, op in enumerate(mounts):
         if clone:
             trees.update(clone_trees(index, op, lambda _op: 0))
-    devices = [(name, sc.open_tree(f"/dev/{name}", sc.OPEN_TREE_CLONE)) for name in DEVICE_NODES]
+    devices = [(name, tree) for name in DEVICE_NODES if (tree := _device(name)) >= 0]
     scratch = -1
     if any(isinstance(op, Overlay) for op in mounts):
         # Below the new root, so it goes with the old one.

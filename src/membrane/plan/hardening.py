@@ -85,6 +85,9 @@ TRUST_VARIABLES = (
 # GNU tar of uid 0 gives files the owners of the archive (tar(1), --same-owner), which root inside cannot: it has no
 # CAP_CHOWN.  See ``tracer.owners``; this holds without the tracer as well, and in a container.
 ROOT_TAR_OPTIONS = "--no-same-owner"
+# Home and workspace are two mounts, so a hard link from one to the other is EXDEV (link(2)).  npm, pnpm, yarn, bun,
+# deno and cargo copy then without a word; uv warns at each install where it is not asked to copy.
+UV_COPIES = ("UV_LINK_MODE", "copy")
 PLACEHOLDER = "(a placeholder that is made for each run)"
 WRITABLE_SCRATCH = ("/tmp", "/var/tmp", "/run", "/dev", "/proc")  # noqa: S108
 
@@ -123,6 +126,8 @@ def environment(
     out.update(_socket_variables(policy, facts))
     if facts.uid == 0 or policy.system != "read-only":
         out.setdefault("TAR_OPTIONS", ROOT_TAR_OPTIONS)
+    if policy.view != "host":
+        out.setdefault(*UV_COPIES)
     out.update(of_containers(policy, out))
     if policy.system != "read-only":
         from .system import environment as of_system

@@ -37,7 +37,8 @@ class SocketFact(Value):
 
     path: str  # absolute, as named
     resolved: str  # without symbolic links
-    kind: Literal["stream", "datagram", "dead", "forbidden", "not a socket"]
+    # "far": a stream socket below a directory that root without capabilities over its owner may not search
+    kind: Literal["stream", "far", "datagram", "dead", "forbidden", "not a socket"]
     uid: int = 0  # its owner
 
 

@@ -283,6 +283,7 @@ _CAN_NOT_BE_OPENED = {
     "not a socket": "it is not a socket",
     "forbidden": "this user may not open it",
     "datagram": "it is not a stream socket",
+    "far": "the sandbox's root may not search a directory above it",
 }
 
 
@@ -294,11 +295,12 @@ def _sockets_that_open(policy: Policy, facts: HostFacts) -> tuple[list[SocketRul
     for rule in policy.unix_sockets:
         path = absolute(rule.path, facts.workspace)
         kind = kinds.get(path, "absent")
-        if not rule.optional or kind == "stream":
+        private = inside(in_view(path, facts), "/run")
+        if not rule.optional or kind == "stream" or (kind == "far" and private):
             kept.append(rule)
         elif kind in _CAN_NOT_BE_OPENED:
             warnings.append(f"{rule.path} is left out: {_CAN_NOT_BE_OPENED[kind]}")
-        elif inside(in_view(path, facts), "/run"):
+        elif private:
             kept.append(rule)  # ours is in its place, and asks for the service when a program connects
             cause = "no program listens on it" if kind == "dead" else "it does not exist"
             warnings.append(f"{rule.path}: {cause} yet; it opens when its service starts")

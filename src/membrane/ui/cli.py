@@ -317,7 +317,8 @@ def _start(invocation: Invocation) -> int:
     command = command or shell(dict(os.environ), terminal=True)
     events = events_place(invocation.last("events"))
     loaded = _load(invocation, command)  # a project file is asked about on the terminal that is here
-    begun, status, said = detached.begin(_state(), name, _workspace())
+    kept = int(events.removeprefix("fd:")) if events.startswith("fd:") else -1
+    begun, status, said = detached.begin(_state(), name, _workspace(), kept=kept)
     if begun is not None:  # this process is the run now
         return _run_with(invocation, command, events, lambda: loaded, begun)
     if said and not invocation.has("quiet"):

@@ -95,11 +95,12 @@ class Begun(Hooks):
         os.close(self._news)
 
 
-def begin(state: str, name: str, workspace: str) -> tuple[Begun | None, int, str]:
+def begin(state: str, name: str, workspace: str, *, kept: int = -1) -> tuple[Begun | None, int, str]:
     """Fork keeper and job.
 
     Args:
         name: of the session; empty: made from the workspace's.
+        kept: a descriptor that the run is to have; of the caller's others it has none.
 
     Returns:
         In the job the hooks of its run, which is to follow.  In the caller None, the exit status, and what to say: the
@@ -137,10 +138,10 @@ def begin(state: str, name: str, workspace: str) -> tuple[Begun | None, int, str
     except OSError:
         os._exit(1)  # the caller reads the end of the pipe
     if not job:
-        os.close(master)
-        os.close(place)
-        door.close()
         os.login_tty(slave)
+        door.detach()
+        # A pipe of the caller's would not end for who reads it before the session does.
+        _close_others({0, 1, 2, report, kept})
         return Begun(state, chosen, report), 0, ""
     try:
         os.close(slave)

@@ -27,6 +27,7 @@ def test_from_nothing() -> None:
         "MEMBRANE": "1",
         "USER": "dev",
         "LOGNAME": "dev",
+        "UV_LINK_MODE": "copy",
     }
 
 
@@ -104,3 +105,11 @@ def test_tar_of_a_root_caller_keeps_its_own_owner_unless_something_else_is_said(
     assert made(Policy(), root.replace(root=False))["TAR_OPTIONS"] == "--no-same-owner"
     assert made(Policy(env=(EnvRule("TAR_OPTIONS", None, HERE),)), root)["TAR_OPTIONS"] == "--xattrs"
     assert made(Policy(env=(EnvRule("TAR_OPTIONS", "", HERE),)), root)["TAR_OPTIONS"] == ""
+
+
+def test_uv_copies_where_home_and_workspace_are_two_mounts() -> None:
+    theirs = facts(UV_LINK_MODE="symlink")
+    assert made(Policy(), theirs)["UV_LINK_MODE"] == "copy"
+    assert made(Policy(env=(EnvRule("UV_LINK_MODE", None, HERE),)), theirs)["UV_LINK_MODE"] == "symlink"
+    assert made(Policy(env=(EnvRule("UV_LINK_MODE", "clone", HERE),)), theirs)["UV_LINK_MODE"] == "clone"
+    assert "UV_LINK_MODE" not in made(Policy(view="host"), theirs)

@@ -335,12 +335,12 @@ class Repositories:
     def _plain(self, place: str, change: Change, moved: bool) -> Change | None:
         """HEAD, index, logs, state, configuration: a file that comes as it is, or not at all."""
         inner = change.path[len(place) + 1 :]
-        if change.red or change.never:
+        if change.never:
             return change
         if inner.endswith(".lock"):
             return _never(change, "a lock that git has left")
         if inner == "shallow":
-            return change.replace(red=("git takes the history for cut off where it says",))
+            change = change.replace(red=(*change.red, "git takes the history for cut off where it says"))
         if inner == "index":
             return self._index(place, change, moved)
         if moved and inner.partition("/")[0] not in _APART:

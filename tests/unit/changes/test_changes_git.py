@@ -586,3 +586,26 @@ git("switch", "-q", {branch!r}); write("f", "two\\n"); git("commit", "-qam", "tw
     unquoted = f"git -C . merge {arrived.name}"  # the control
     subprocess.run(["sh", "-c", unquoted], cwd=made.base, capture_output=True, check=False)
     assert (made.base / "ran").exists()
+
+
+def test_what_is_red_in_git_and_the_host_changed_stays_the_hosts(made: Workspace) -> None:
+    """Who asks for the red ones does not ask to lose what was changed outside meanwhile."""
+    hooks = made.base / ".git/hooks"
+    (hooks / "pre-commit").write_text("# before\n")
+    (hooks / "post-merge").write_text("# before\n")
+    made.begin()
+    script = "git('config', 'alias.x', '!sh'); write('.git/shallow', '')\n"
+    script += "for name in ('pre-commit', 'post-merge', 'new'): write(f'.git/hooks/{name}', '# inside\\n')"
+    inside(made, script)
+    with engine(made) as each:
+        each.changes()
+    git(made.base, "config", "user.email", "host@example.test")
+    for name in ("pre-commit", "new"):
+        (hooks / name).write_text("# host\n")
+    (made.base / ".git/shallow").write_text("")
+    report = apply(made, red=True)
+    why = {change.path: why for change, why in report.refused}
+    assert set(why) >= {".git/config", ".git/hooks/pre-commit", ".git/hooks/new"}, why
+    assert "host@example.test" in (made.base / ".git/config").read_text()
+    assert [(hooks / name).read_text() for name in ("pre-commit", "new")] == ["# host\n"] * 2
+    assert (hooks / "post-merge").read_text() == "# inside\n"  # the control: what only the command changed comes

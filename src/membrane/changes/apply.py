@@ -350,7 +350,7 @@ class Engine:
         return Report(tuple(chosen), tuple(refused), tuple(conflicts), tuple(arrived), partly)
 
     def resume(self, *, forward: bool, rest: bool = False) -> list[tuple[str, str]]:
-        """Bring an apply that ended in its middle to its end, or back to its beginning.
+        """Bring an apply that ended in its middle to its end, or back to its beginning, but for objects of git.
 
         Args:
             rest: end it, though some of it cannot be done; what was replaced there stays as the undo copy.
@@ -362,7 +362,10 @@ class Engine:
         """
         ops = self._stage.open()
         try:
-            left = self._stage.forward(ops) if forward else self._stage.back(ops)
+            new = {op.path for op in ops if op.do == "new"}
+            # What was put in place may be in use since, as for an ``undo``.
+            taken = [op for op in ops if not self._gits.keeps(op.path, new)]
+            left = self._stage.forward(ops) if forward else self._stage.back(taken)
             if (left and rest) or (forward and not left):
                 self._stage.finish(ops)
             elif not left:

@@ -650,3 +650,25 @@ def test_a_repository_that_came_is_undone_as_a_whole_or_not_at_all(made: Workspa
     assert not (made.base / "other").exists()
     fsck(made.base / "clone")
     assert git(made.base / "clone", "log", "-1", "--format=%s", "keep").strip() == "one"
+
+
+def test_an_abort_takes_no_object_that_the_host_needs_by_now(made: Workspace) -> None:
+    """The apply was killed when all was in place, and git worked on before it was brought to an end."""
+    inside(made, "write('a', 'two\\n'); git('commit', '-qam', 'two')")
+
+    def step(name: str) -> None:
+        if name == "finish":
+            os._exit(7)
+
+    child = os.fork()
+    if child == 0:
+        with engine(made, step) as each:
+            each.apply()
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    git(made.base, "branch", "keep")
+    with engine(made) as each:
+        assert each.resume(forward=False) == []
+    fsck(made.base)
+    assert git(made.base, "log", "--format=%s", "keep").split() == ["two", "one"]
+    assert git(made.base, "log", "--format=%s").split() == ["one"]

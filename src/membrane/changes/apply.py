@@ -350,7 +350,7 @@ class Engine:
         return Report(tuple(chosen), tuple(refused), tuple(conflicts), tuple(arrived), partly)
 
     def resume(self, *, forward: bool, rest: bool = False) -> list[tuple[str, str]]:
-        """Bring an apply that ended in its middle to its end, or back to its beginning.
+        """Bring an apply that ended in its middle to its end, or back to its beginning, but for objects of git.
 
         Args:
             rest: end it, though some of it cannot be done; what was replaced there stays as the undo copy.
@@ -362,7 +362,10 @@ class Engine:
         """
         ops = self._stage.open()
         try:
-            left = self._stage.forward(ops) if forward else self._stage.back(ops)
+            new = {op.path for op in ops if op.do == "new"}
+            # What was put in place may be in use since, as for an ``undo``.
+            taken = [op for op in ops if not self._gits.keeps(op.path, new)]
+            left = self._stage.forward(ops) if forward else self._stage.back(taken)
             if (left and rest) or (forward and not left):
                 self._stage.finish(ops)
             elif not left:
@@ -372,7 +375,9 @@ class Engine:
         return left
 
     def undo(self, *, rest: bool = False) -> list[tuple[str, str]]:
-        """Bring the workspace back to what it was before the last apply.
+        """Bring the workspace back to what it was before the last apply, but for objects of git.
+
+        These stay, as git itself leaves what no ref leads to: by now one of the host's may lead to them.
 
         Args:
             rest: where the host changed some of it since, all else.
@@ -384,8 +389,10 @@ class Engine:
             HostError: there is nothing to undo.
         """
         ops = self._stage.reopen_undo()
+        new = {op.path for op in ops if op.do == "new"}
         try:
-            left = self._stage.hindrances(ops)
+            taken = [op for op in ops if not self._gits.keeps(op.path, new)]
+            left = [*self._stage.hindrances(taken), *self._filled(taken, new)]
             if left and not rest:
                 self._stage.finish(ops)
                 path, why = left[0]
@@ -394,8 +401,13 @@ class Engine:
                 )
                 error.paths = tuple(left)
                 raise error
-            left = self._stage.back(ops)
-            self.base.restore(self._stage.rows, {path for path, _ in left})
+            # A repository that came with the apply goes as a whole, or not at all.
+            worked = {place for path, _why in left if f"{(place := self._gits.repository(f'{path}/'))}/HEAD" in new}
+            others = [op for op in taken if self._gits.repository(f"{op.path}/") not in worked]
+            stay = [(place, "the repository was worked in since") for place in sorted(worked)]
+            left = [*self._stage.back(others), *stay]
+            lost = {op.path for op in taken} - {op.path for op in others}
+            self.base.restore(self._stage.rows, {path for path, _ in left} | lost)
             if left:
                 self._stage.finish(ops)
             else:
@@ -403,6 +415,24 @@ class Engine:
         finally:
             self._stage.close()
         return left
+
+    def _filled(self, ops: Iterable[Op], new: Collection[str]) -> list[tuple[str, str]]:
+        """Directories of an apply in which the host made something since, with that as the reason."""
+        out = []
+        for op in ops:
+            if op.do != "new":
+                continue
+            try:
+                fd = open_below(self._copy.base_fd, op.path, os.O_RDONLY | os.O_DIRECTORY)
+            except OSError:
+                continue  # no directory, or not to be read: then nothing in it is undone either
+            try:
+                names = os.listdir(fd)
+            finally:
+                os.close(fd)
+            if any(f"{op.path}/{name}" not in new for name in names):
+                out.append((op.path, "something was made in it since"))
+        return out
 
     # ------------------------------------------------------------ the parts of an apply
 

@@ -35,7 +35,7 @@ from .tree import Copy, look, open_directory, pieces
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from .base import Base
 
@@ -137,6 +137,11 @@ class Repositories:
         place = self.repository(path)
         inner = path[len(place) + 1 :]
         return bool(place) and bool(loose_name(inner) or pack_name(inner))
+
+    def keeps(self, path: str, new: Collection[str]) -> bool:
+        """Is it among the objects of a repository that was there before the names ``new`` came?"""
+        place = self.repository(path)
+        return bool(place) and f"{place}/HEAD" not in new and path[len(place) + 1 :].startswith("objects/")
 
     def rewritten(self, changes: Iterable[Change]) -> list[Change]:
         """The changes, with those of git directories as they may be put in place, sorted by path."""
@@ -335,12 +340,12 @@ class Repositories:
     def _plain(self, place: str, change: Change, moved: bool) -> Change | None:
         """HEAD, index, logs, state, configuration: a file that comes as it is, or not at all."""
         inner = change.path[len(place) + 1 :]
-        if change.red or change.never:
+        if change.never:
             return change
         if inner.endswith(".lock"):
             return _never(change, "a lock that git has left")
         if inner == "shallow":
-            return change.replace(red=("git takes the history for cut off where it says",))
+            change = change.replace(red=(*change.red, "git takes the history for cut off where it says"))
         if inner == "index":
             return self._index(place, change, moved)
         if moved and inner.partition("/")[0] not in _APART:

@@ -794,3 +794,21 @@ def test_what_cannot_be_brought_to_the_disk_is_not_taken_for_done(
     with engine(workspace) as each:
         assert each.undo() == []
     assert tree(workspace.base) == before
+
+
+def test_what_the_host_made_in_a_new_directory_is_a_hindrance_to_an_undo(tmp_path: Path) -> None:
+    """Nothing is undone then but for who asks for the rest; the control is the same without the file."""
+    workspace = Workspace(tmp_path / "w")
+    workspace.begin()
+    workspace.write("d/e/f", "x")
+    workspace.write("other", "x")
+    with engine(workspace) as each:
+        each.apply()
+        (workspace.base / "d/e/mine").write_text("m")
+        with pytest.raises(Conflict) as caught:
+            each.undo()
+        assert caught.value.paths == (("d/e", "something was made in it since"),)
+        assert (workspace.base / "d/e/f").exists() and (workspace.base / "other").exists()
+        (workspace.base / "d/e/mine").unlink()
+        assert each.undo() == []
+    assert os.listdir(workspace.base) == []

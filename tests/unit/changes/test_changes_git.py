@@ -18,6 +18,7 @@ from membrane.changes.apply import Report
 from membrane.changes.gitdata import entries, loose_name, pack_name
 from membrane.errors import Conflict
 
+Tree = dict[bytes, tuple[object, ...]]
 pytestmark = [pytest.mark.needs_kernel("overlayfs in a user namespace"), pytest.mark.needs_tool("git")]
 
 _GIT = f"""
@@ -57,6 +58,12 @@ def apply(workspace: Workspace, *, red: bool = False, rest: bool = False) -> Rep
         return each.apply(red=red, rest=rest)
 
 
+def without_objects(found: Path | Tree) -> Tree:
+    """What an undo brings back: objects stay, as a ref of the host may lead to them by now."""
+    found = tree(found) if isinstance(found, Path) else found
+    return {path: each for path, each in found.items() if b".git/objects/" not in path}
+
+
 def fsck(where: Path) -> None:
     said = git(where, "fsck", "--full", "--strict", "--no-dangling")
     assert said.strip() == ""
@@ -74,7 +81,7 @@ def test_a_commit_made_inside_is_the_hosts_afterwards(made: Workspace) -> None:
     with engine(made) as each:
         assert each.changes() == []
         assert each.undo() == []
-    assert tree(made.base) == before
+    assert without_objects(made.base) == without_objects(before)
 
 
 def test_branches_tags_and_packed_refs(made: Workspace) -> None:
@@ -586,3 +593,82 @@ git("switch", "-q", {branch!r}); write("f", "two\\n"); git("commit", "-qam", "tw
     unquoted = f"git -C . merge {arrived.name}"  # the control
     subprocess.run(["sh", "-c", unquoted], cwd=made.base, capture_output=True, check=False)
     assert (made.base / "ran").exists()
+
+
+def test_what_is_red_in_git_and_the_host_changed_stays_the_hosts(made: Workspace) -> None:
+    """Who asks for the red ones does not ask to lose what was changed outside meanwhile."""
+    hooks = made.base / ".git/hooks"
+    (hooks / "pre-commit").write_text("# before\n")
+    (hooks / "post-merge").write_text("# before\n")
+    made.begin()
+    script = "git('config', 'alias.x', '!sh'); write('.git/shallow', '')\n"
+    script += "for name in ('pre-commit', 'post-merge', 'new'): write(f'.git/hooks/{name}', '# inside\\n')"
+    inside(made, script)
+    with engine(made) as each:
+        each.changes()
+    git(made.base, "config", "user.email", "host@example.test")
+    for name in ("pre-commit", "new"):
+        (hooks / name).write_text("# host\n")
+    (made.base / ".git/shallow").write_text("")
+    report = apply(made, red=True)
+    why = {change.path: why for change, why in report.refused}
+    assert set(why) >= {".git/config", ".git/hooks/pre-commit", ".git/hooks/new"}, why
+    assert "host@example.test" in (made.base / ".git/config").read_text()
+    assert [(hooks / name).read_text() for name in ("pre-commit", "new")] == ["# host\n"] * 2
+    assert (hooks / "post-merge").read_text() == "# inside\n"  # the control: what only the command changed comes
+
+
+@pytest.mark.parametrize("act", ["branch keep", "stash", "commit -q --allow-empty -m more", "worktree add -q wt"])
+def test_an_undo_takes_no_object_that_the_host_needs_by_now(made: Workspace, act: str) -> None:
+    """git has put a ref, or a commit, on what was put in place."""
+    inside(made, "write('a', 'two\\n'); git('commit', '-qam', 'two')")
+    apply(made)
+    (made.base / "b").write_text("dirty\n")
+    git(made.base, *act.split())
+    tips = git(made.base, "for-each-ref", "--format=%(objectname)").split()
+    with engine(made) as each:
+        each.undo(rest=True)
+    fsck(made.base)
+    for commit in tips:
+        git(made.base, "cat-file", "-e", commit)
+    git(made.base, "status")
+
+
+def test_a_repository_that_came_is_undone_as_a_whole_or_not_at_all(made: Workspace) -> None:
+    inside(
+        made, "git('clone', '-q', '--no-hardlinks', '.', 'clone'); git('clone', '-q', '--no-hardlinks', '.', 'other')"
+    )
+    apply(made, red=True)
+    git(made.base / "clone", "branch", "keep")
+    with engine(made) as each:
+        with pytest.raises(Conflict) as caught:
+            each.undo()
+        assert "something was made in it since" in str(caught.value)
+        assert (made.base / "clone/a").exists() and (made.base / "other/a").exists()
+        left = dict(each.undo(rest=True))
+    assert left["clone/.git"] == "the repository was worked in since"
+    assert not (made.base / "other").exists()
+    fsck(made.base / "clone")
+    assert git(made.base / "clone", "log", "-1", "--format=%s", "keep").strip() == "one"
+
+
+def test_an_abort_takes_no_object_that_the_host_needs_by_now(made: Workspace) -> None:
+    """The apply was killed when all was in place, and git worked on before it was brought to an end."""
+    inside(made, "write('a', 'two\\n'); git('commit', '-qam', 'two')")
+
+    def step(name: str) -> None:
+        if name == "finish":
+            os._exit(7)
+
+    child = os.fork()
+    if child == 0:
+        with engine(made, step) as each:
+            each.apply()
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    git(made.base, "branch", "keep")
+    with engine(made) as each:
+        assert each.resume(forward=False) == []
+    fsck(made.base)
+    assert git(made.base, "log", "--format=%s", "keep").split() == ["two", "one"]
+    assert git(made.base, "log", "--format=%s").split() == ["one"]

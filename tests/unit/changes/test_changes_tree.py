@@ -261,7 +261,7 @@ def act(kind, path, more):
             os.symlink(more, path)
         elif kind == "chmod":
             os.chmod(path, int(more, 8), follow_symlinks=True)
-        else:
+        elif not os.path.realpath(more).startswith(os.path.realpath(path) + "/"):  # move would copy it into itself
             shutil.move(path, more)
     except (OSError, shutil.Error, RecursionError):
         pass

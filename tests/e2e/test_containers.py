@@ -158,3 +158,21 @@ def test_a_repository_with_a_hidden_file_is_worked_in_without_any_option(daemon:
     done = run(daemon, user=user, command=REPOSITORY)
     assert done.returncode == 0, done
     assert done.stdout.split() == ["hidden", "saved", "refused", "1", "2", "clean"], done
+
+
+ATTACKS = """\
+cd {tree}
+set -- -q -p no:cacheprovider -p no:hypothesispytest --basetemp=/home/agent/tests
+python3 -m pytest "$@" tests/kernel/test_inside.py -k '{rows}'
+"""
+ROWS = ("no_socket_call", "no_datagram", "an_address_that_changes", "an_exposed_port")
+
+
+@pytest.mark.parametrize("user", ["1000:1000", "0:0"])
+def test_without_any_option_the_attacks_on_the_backend_landlock_fail(daemon: Daemon, user: str) -> None:
+    """Each with its control, which succeeds in the same container."""
+    tree = Path(__file__).resolve().parents[2]
+    command = ATTACKS.format(tree=tree, rows=" or ".join(ROWS))
+    done = run(daemon, f"--volume={tree}:{tree}:ro", user=user, command=command)
+    assert done.returncode == 0, done
+    assert " passed" in done.stdout and "skipped" not in done.stdout, done

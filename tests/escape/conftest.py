@@ -36,10 +36,10 @@ def home_box(tmp_path: Path, request: pytest.FixtureRequest) -> Box:
 
 
 @pytest.fixture
-def net(world: World, tmp_path: Path) -> Iterator[Net]:
-    """A caller in the world of the end-to-end tests."""
+def net(world: World, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Net]:
+    """A caller in the world of the end-to-end tests; its parameter is a backend (``net_world.BACKENDS``)."""
     with nothing_left(world):
-        yield Net(world, tmp_path)
+        yield Net(world, tmp_path, getattr(request, "param", "native"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -22,6 +22,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "e2e"))
 
+import pytest
 from world import World, journal, names
 from world.box import Box
 
@@ -121,11 +122,20 @@ def udp(host, port, data=b"hello", seconds=2):
 REPORT = "\nsys.stdout.write('\\n' + json.dumps(_results) + '\\n')\n"
 
 
+# The rows that hold without namespaces in the same words; each kind of way out has some.
+BACKENDS = pytest.mark.parametrize(
+    "net",
+    ["native", pytest.param("landlock", marks=pytest.mark.needs_kernel("landlock without TCP"))],
+    indirect=True,
+)
+
+
 class Net(Box):
     """A caller in the world whose runs are on the record; what servers saw is counted from its beginning."""
 
-    def __init__(self, world: World, directory: Path) -> None:
+    def __init__(self, world: World, directory: Path, backend: str = "native") -> None:
         super().__init__(world, directory)
+        self._backend = f"--backend={backend}"
         files = ("dns.jsonl", "requests.jsonl", "connections.jsonl", "proxy.jsonl")
         self._before = {file: len(journal.read(world.directory / file)) for file in files}
 
@@ -157,7 +167,9 @@ class Net(Box):
 
     def inside(self, script: str, *options: str, **more: Any) -> subprocess.CompletedProcess[str]:
         """Run an attack script inside; how it ended."""
-        return self.run(f"--events={self.events_path}", "-q", *options, "--", *self._python(script), **more)
+        return self.run(
+            self._backend, f"--events={self.events_path}", "-q", *options, "--", *self._python(script), **more
+        )
 
     def control(self, script: str, **more: Any) -> dict[str, Any]:
         """Run the same kind of script on the host of the world."""
@@ -176,7 +188,7 @@ class Net(Box):
         loop = "\nprint('up', flush=True)\nfor line in sys.stdin:\n    print(answer(line.strip()), flush=True)\n"
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         command = self._python(script, loop)
-        argv = self.argv(f"--events={self.events_path}", "-q", *options, "--", *command)
+        argv = self.argv(self._backend, f"--events={self.events_path}", "-q", *options, "--", *command)
         process = self.world.popen([*before, *argv], cwd=self.workspace, env=self.environment(), **pipes, **more)
         assert process.stdin and process.stdout
 

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-from net_world import Net, names
+from net_world import BACKENDS, Net, names
 
 EXAMPLE4, EXAMPLE6 = names.address("example.com"), names.address("example.com", 6)
 
@@ -83,6 +83,7 @@ def test_n09_private_addresses_inside_are_private(net: Net, rule: str) -> None:
     assert len(net.denied()) == len(hosts)
 
 
+@BACKENDS
 def test_n09_a_mapped_address_is_the_address(net: Net) -> None:
     net.allow(EXAMPLE4)
     found = net.attack(gets(*MAPPED, "::ffff:93.184.216.12"))
@@ -111,6 +112,7 @@ def test_n10_spellings_of_ipv6(net: Net, spelling: str) -> None:
     assert net.attack(gets(spelling)) == {spelling: "200"}
 
 
+@BACKENDS
 def test_n10_zones(net: Net) -> None:
     """A zone changes nothing, and opens nothing."""
     net.allow("**", "fe80::/10")
@@ -375,6 +377,7 @@ def test_n14_an_exact_rule_opens_it(net: Net) -> None:
     assert net.attack(gets("169.254.169.254")) == {"169.254.169.254": "200"}
 
 
+@BACKENDS
 @pytest.mark.parametrize("proxy", ["http://proxy.test:3128", "socks5://proxy.test:1080"])
 def test_n14_not_through_an_upstream_proxy(net: Net, proxy: str) -> None:
     """The proxy resolves names itself, so the names of these services are refused, and their addresses."""
@@ -451,6 +454,7 @@ attempt("connect6", lambda: get("fd00:6d65:6d62::2", 1))
     assert len(net.denied("address not allowed", port=1)) == 2
 
 
+@BACKENDS
 def test_a_listener_inside_takes_no_traffic_of_ours(net: Net) -> None:
     """Every address is local in there, so it can be bound; connections to it still go through the policy."""
     net.allow("example.com")
@@ -485,6 +489,7 @@ attempt("by name, any", lambda: get("example.com", 8000))
 # ---------------------------------------------------------------- N23, N48, N58
 
 
+@BACKENDS
 def test_n23_the_dialled_address_is_ours(net: Net) -> None:
     """The client chooses a name's address only by naming it: hosts files and --resolve lead to a literal."""
     net.allow("example.com")
@@ -498,6 +503,7 @@ def test_n23_the_dialled_address_is_ours(net: Net) -> None:
     assert {event["address"] for event in net.events("ConnectionOpened")} <= {EXAMPLE4, EXAMPLE6}
 
 
+@BACKENDS
 @pytest.mark.parametrize("allowed", [["**"], ["*.internal", "*.docker.internal"]])
 def test_n48_host_services(net: Net, allowed: list[str]) -> None:
     """The host's loopback, its own addresses, its router, its resolver; by every name that tools have for it."""
@@ -518,6 +524,7 @@ def test_n48_host_services(net: Net, allowed: list[str]) -> None:
     assert net.denied(kind="NameQuery", name="host.internal")
 
 
+@BACKENDS
 def test_n48_host_internal_needs_its_port(net: Net) -> None:
     net.allow("host.internal")
     assert net.inside("pass").returncode == 78

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from net_world import Net, names
+from net_world import BACKENDS, Net, names
 
 ALLOWED = "/anything/posts"
 POLICY = {"methods": ["GET"], "paths": [ALLOWED]}
@@ -149,6 +149,7 @@ def test_n37_methods_are_not_overridden(net: Net, secure: bool) -> None:
     assert sum(event["count"] for event in net.denied()) == len(fields)
 
 
+@BACKENDS
 @pytest.mark.parametrize("secure", [False, True])
 def test_n39_content_under_get(net: Net, secure: bool) -> None:
     """Some servers take it for a POST: where only GET is allowed it does not arrive."""
@@ -161,6 +162,7 @@ def test_n39_content_under_get(net: Net, secure: bool) -> None:
     assert net.denied("method not allowed", host="httpbin.org")
 
 
+@BACKENDS
 @pytest.mark.parametrize("secure", [False, True])
 def test_a_constrained_port_is_never_raw(net: Net, secure: bool) -> None:
     """Nor by another rule for the same host on another port (N7 of the predecessor), nor with the wrong layer."""
@@ -212,6 +214,7 @@ attempt("alias", lambda: get("api.github.com"))
 TOKEN = "sk-ant-REALa1b2c3d4e5f6g7h8i9"
 
 
+@BACKENDS
 def test_n40_n41_a_secret_goes_to_its_destination_only(net: Net) -> None:
     """Not to another host, path or port, not in another place of the request, and not back inside."""
     secret = {"name": "KEY", "from": "env:REAL", "to": ["http://httpbin.org/anything/v1"], "header": "x-key"}

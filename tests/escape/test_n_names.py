@@ -6,7 +6,7 @@ import json
 
 import pytest
 from net_wire import query
-from net_world import QUICK, Net, names
+from net_world import BACKENDS, QUICK, Net, names
 
 EXAMPLE4 = names.address("example.com")
 
@@ -14,6 +14,7 @@ EXAMPLE4 = names.address("example.com")
 # ---------------------------------------------------------------- N01, N03: labels as a channel
 
 
+@BACKENDS
 @pytest.mark.parametrize("server", ["9.9.9.9", "127.0.0.53", "2606:2800:220:1::99", "198.18.0.1"])
 def test_n01_no_label_leaves(net: Net, server: str) -> None:
     """Every resolver address is ours, answers only allowed names, and asks nobody."""
@@ -32,6 +33,7 @@ def test_n01_no_label_leaves(net: Net, server: str) -> None:
     assert net.denied("name not allowed", kind="NameQuery", name=stolen.lower())
 
 
+@BACKENDS
 def test_n01_no_label_leaves_by_connecting(net: Net) -> None:
     """Nor does it by any client of the C library, whatever the policy's other names are."""
     net.allow("example.com", "*.github.com")
@@ -190,6 +192,7 @@ ODD = {
 }
 
 
+@BACKENDS
 @pytest.mark.parametrize("over", ["ask", "ask_tcp"])
 def test_odd_queries(net: Net, over: str) -> None:
     """Each is answered with an error or not at all; the one after it is answered; nothing goes upstream."""
@@ -297,6 +300,7 @@ def test_n15_case_and_dots(net: Net, rule: str) -> None:
     assert net.denied("name malformed")
 
 
+@BACKENDS
 def test_n15_a_deny_rule_holds_for_every_spelling(net: Net) -> None:
     net.allow("**", deny=["Google.COM."])
     script = "\n".join(
@@ -338,6 +342,7 @@ def test_n17_a_rule_that_is_a_look_alike_is_refused(net: Net) -> None:
         assert net.inside("pass").returncode == 78, rule
 
 
+@BACKENDS
 @pytest.mark.parametrize(
     "url",
     [
@@ -385,6 +390,7 @@ def test_n19_wildcards_below_a_public_suffix_are_refused(net: Net, rule: str) ->
     assert net.inside("pass").returncode == expected
 
 
+@BACKENDS
 @pytest.mark.parametrize("policy", ["{}", "presets: []", "{presets: [], allow: []}", "presets: []\nallow:\n", ""])
 def test_n21_nothing_means_nothing(net: Net, policy: str) -> None:
     """An empty list, a missing list, an empty file: no host of the world, by name or address."""

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from net_world import Net, names
+from net_world import BACKENDS, Net, names
 
 EXAMPLE4, ECHO4 = names.address("example.com"), names.address("echo.test")
 MOST_MEMORY = 160 << 20  # bytes that the supervisor or the gateway may have in any of these tests
@@ -505,6 +505,7 @@ attempt("tcp after", lambda: echo("echo.test"))
 # ---------------------------------------------------------------- the record
 
 
+@BACKENDS
 def test_names_can_not_forge_events(net: Net) -> None:
     """Newlines, quotes, escapes and JSON in what a client sends: one line for each event, and none of theirs."""
     net.allow("example.com")

@@ -9,7 +9,7 @@ import stat
 import subprocess
 
 import pytest
-from net_world import QUICK, Net, names
+from net_world import BACKENDS, QUICK, Net, names
 
 EXAMPLE4, EXAMPLE6 = names.address("example.com"), names.address("example.com", 6)
 ECHO4, ECHO6 = names.address("echo.test"), names.address("echo.test", 6)
@@ -233,6 +233,7 @@ FAMILIES = {
 }
 
 
+@BACKENDS
 def test_n50_families(net: Net) -> None:
     net.allow("**")
     script = "\n".join(f"attempt({name!r}, lambda: ({call}).close())" for name, call in FAMILIES.items())
@@ -266,6 +267,7 @@ for address in ("127.0.0.1", "198.18.0.2", "::1", "{EXAMPLE4}", "{EXAMPLE6}", "1
 # ---------------------------------------------------------------- N52, N53: races, and calls that skip checks
 
 
+@BACKENDS
 def test_n52_the_address_changes_while_it_is_read(net: Net) -> None:
     """A thread flips the sockaddr between an allowed and a refused port: the packet is judged, not the memory."""
     net.allow("example.com:80")
@@ -304,6 +306,7 @@ say("seen", sorted({f"{port} {status}" for port, status in ports}))
     assert net.requests(path="/race", port=8000) == []
 
 
+@BACKENDS
 def test_racing_connects_to_one_name(net: Net) -> None:
     """200 connects at once, half of them refused: each gets the answer that its own address and port get."""
     net.allow("example.com:80")
@@ -325,6 +328,7 @@ say("seen", {item: out.count(item) for item in sorted(set(out))})
     assert net.attack(script) == {"seen": {"80 200": 100, "8000 403": 100}}
 
 
+@BACKENDS
 def test_n53_io_uring(net: Net) -> None:
     net.allow("**")
     script = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from net_wire import hello, record
-from net_world import Net, names
+from net_world import BACKENDS, Net, names
 
 EXAMPLE4 = names.address("example.com")
 REFUSED = "\x15\x03\x03\x00\x02\x02"  # a fatal alert of ours; its description follows
@@ -20,6 +20,7 @@ def seen(data, host="example.com", port=443):
 """
 
 
+@BACKENDS
 def test_n23_the_name_must_be_the_resolved_one(net: Net) -> None:
     """Fronting: the connection is to an allowed host, the hello names another one."""
     script = SEEN + "attempt('x', lambda: seen(record(hello('google.com'))))"
@@ -122,6 +123,7 @@ attempt("trailing dot", lambda: seen(record(hello("EXAMPLE.com."))))
     assert opened <= {"example.com", ""}
 
 
+@BACKENDS
 def test_n25_no_name_at_all(net: Net) -> None:
     script = SEEN + "attempt('x', lambda: seen(record(hello(''))))"
     assert net.control(script) == {"x": "served"}
@@ -182,6 +184,7 @@ attempt("same name in pieces", lambda: retried("example.com", change, drip=7))
     assert {event["access"]["sni"] for event in net.denied("name differs from SNI")} == {"google.com"}
 
 
+@BACKENDS
 def test_n24_a_second_hello_behind_early_data(net: Net) -> None:
     """More than may be looked at is refused, and what precedes the second hello does not hide it."""
     script = (

@@ -200,7 +200,12 @@ def _copy(source: str, work: str, reference: str, platform: str, meter: Meter) -
     # OCI layout, and skopeo has judged them by the caller's policy.json(5) before.
     names = ("--override-os", "--override-arch", "--override-variant")
     chosen = [f"{name}={word}" for name, word in zip(names, platform.split("/"), strict=False) if word]
-    words = [program, *chosen, "copy", f"--retry-times={_AGAIN}", "--remove-signatures", source, f"oci:{work}:image"]
+    # Layers as ``unpack`` reads them: of zstd they become gzip; what an engine has unpacked stays so.
+    form = ["--dest-compress-format=gzip", "--dest-compress-level=1"]
+    if not source.startswith("docker://"):
+        form = ["--dest-oci-accept-uncompressed-layers"]
+    words = [program, *chosen, "copy", f"--retry-times={_AGAIN}", "--remove-signatures", *form]
+    words += [source, f"oci:{work}:image"]
     process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:
         lines = _heard(process, work, reference, meter)

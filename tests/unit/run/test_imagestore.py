@@ -101,6 +101,20 @@ def test_an_image_of_a_registry_is_asked_for_once_and_again_by_pull(home: Path, 
     assert images.find(state, name) == second  # and a pull that fails takes nothing away
 
 
+def test_layers_that_are_compressed_otherwise_are_read(home: Path, tmp_path: Path) -> None:
+    with registry(tmp_path / "registry") as (port, _log):
+        plain(home, port)
+        name = f"localhost:{port}/tool"
+        push(image(tmp_path / "image", ONE, TWO), name, "--dest-compress-format=zstd")
+        with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=SECONDS)) as to:
+            to.request(
+                "GET", "/v2/tool/manifests/latest", headers={"Accept": "application/vnd.oci.image.manifest.v1+json"}
+            )
+            assert b"tar+zstd" in to.getresponse().read()  # the control
+        kept = imagestore.pull(str(tmp_path / "state"), name)
+    assert [os.listdir(tmp_path / "state/images/layers" / each) for each in kept.layers] == [["a"], ["b"]]
+
+
 def test_the_callers_account_and_authority_are_used_outside(home: Path, tmp_path: Path) -> None:
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
     make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]

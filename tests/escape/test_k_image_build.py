@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from escape_box import Box
 from test_f_images import of_the_host
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "unit" / "host"))
+from image_layout import image, layer
 
 from membrane.changes.removal import remove_tree
 from membrane.errors import HostError
@@ -19,6 +26,8 @@ pytestmark = [
     pytest.mark.needs_tool("podman"),
 ]
 PATIENCE = 180
+ENGINE = ("podman", "conmon", "crun", "netavark", "aardvark-dns", "ip", "sh", "cat", "ls", "mkdir", "rm", "touch")
+ENGINE += ("mount", "umount", "unshare")
 
 
 @pytest.fixture
@@ -87,3 +96,36 @@ def test_K71_what_a_build_writes_is_bounded_and_judged(
     assert not list((context.state / "images" / "layers").iterdir())
     with pytest.raises(HostError, match="no such file"):
         imagestore.pull(str(context.state), f"{reference}.absent", lines.append)
+
+
+def test_K72_engines_of_an_image_run_and_its_trees_stay_as_they_are(context: Box, tmp_path: Path) -> None:
+    """Root of the inner user namespace over a read-only system: every way to write it or to get below it is closed."""
+    found = os.pathsep.join((os.environ["PATH"], "/usr/sbin", "/usr/lib/podman", "/usr/libexec/podman"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", found)
+        programs = of_the_host(*(name for name in ENGINE if shutil.which(name)))
+    settings = ("etc/containers/policy.json", b'{"default": [{"type": "insecureAcceptAnything"}]}')
+    own = layer(settings, ("opt/x", b"of the image\n"), ("var/lib/containers/y", b"x"), ("var/lib/z/a", b"z"))
+    layout = image(tmp_path / "image", programs, own, Env=["PATH=/bin"])
+    script = """
+    exec 2>said
+    mkdir /tmp/c /tmp/m /tmp/u /tmp/w
+    mount -t tmpfs none /tmp/c && mount -o remount,bind,ro /tmp/c && mount -o remount,bind,rw /tmp/c &&
+        umount /tmp/c && echo control
+    for word in umount 'umount -l' 'mount -o remount,rw' 'mount -o remount,bind,rw'; do
+        for place in /opt /bin /var/lib/z; do $word $place && echo "$word $place"; done; done
+    touch /opt/new-y /bin/new-y && echo written
+    rm /opt/x && echo removed
+    mount --bind /opt /tmp/m && mount -o remount,bind,rw /tmp/m && echo bind
+    mount -t overlay -o lowerdir=/opt,upperdir=/tmp/u,workdir=/tmp/w,userxattr none /tmp/m && touch /tmp/m/new-own
+    unshare -m umount /opt && echo below
+    ls /var/lib
+    podman build -q -f Dockerfile . >id && echo built || echo $?
+    """
+    done = context.run("sh", "-c", script, options=("--containers", f"--image=oci:{layout}"), timeout=PATIENCE)
+    said = (context.workspace / "said").read_text()
+    assert done.stdout.split() == ["control", "cni", "containerd", "containers", "docker", "z", "built"], (done, said)
+    assert said.lower().count("permi") + said.lower().count("invalid") + said.count("not mounted") >= 12, said
+    layers = context.state / "images" / "layers"
+    assert {path.read_text() for path in layers.glob("*/opt/x")} == {"of the image\n"}
+    assert not list(layers.rglob("new-*"))

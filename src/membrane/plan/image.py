@@ -52,8 +52,6 @@ def refuse(policy: Policy, facts: HostFacts) -> None:
         return
     if policy.view == "host" or policy.file_rules is not None:
         raise _unbound(policy, "view: host and rules of files speak of this machine's trees", "use view: project")
-    if policy.containers == "nested":
-        raise _unbound(policy, "containers: nested runs the engines of this machine", "leave one of the two out")
     if facts.image is not None and facts.image.foreign:
         cause = f"it is made for {facts.image.foreign}, and this machine has no interpreter for programs of that"
         fix = "apt install qemu-user-static   # where binfmt_misc is there; with the flag F"

@@ -343,6 +343,7 @@ def places_of_its_own(policy: Policy, facts: HostFacts) -> tuple[str, ...]:
     out += [places(rule, facts)[1] for rule in policy.mounts]
     out += [path for path, _how in facts.repository.shown]
     out += [absolute(rule.path, facts.workspace) for rule in policy.unix_sockets]
+    out += [*containers.PLACES, containers.CACHE] if policy.containers == "nested" else []
     return tuple(dict.fromkeys(path for path in out if not inside(path, "/etc")))
 
 

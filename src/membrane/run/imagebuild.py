@@ -65,7 +65,7 @@ def build(path: str, platform: str, archive: str, progress: Callable[[str], None
     program = "import sys; sys.path.append(sys.argv.pop(1)); from membrane.ui.cli import main; "
     program += "sys.exit(main(sys.argv[1:]))"
     ours = [sys.executable, "-I", "-c", program, source]
-    options = ["--quiet", f"--image={NO_IMAGE}", "--containers", "--preset=containers", "--"]
+    options = ["--quiet", f"--image={NO_IMAGE}", "--containers", "--"]
     words = [*ours, *options, "/bin/sh", "-c", _SCRIPT, "sh", f"./{name}", platform]
     fd = os.open(archive, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "wb") as file:

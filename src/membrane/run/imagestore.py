@@ -200,7 +200,12 @@ def _copy(source: str, work: str, reference: str, platform: str, meter: Meter) -
     # OCI layout, and skopeo has judged them by the caller's policy.json(5) before.
     names = ("--override-os", "--override-arch", "--override-variant")
     chosen = [f"{name}={word}" for name, word in zip(names, platform.split("/"), strict=False) if word]
-    words = [program, *chosen, "copy", f"--retry-times={_AGAIN}", "--remove-signatures", source, f"oci:{work}:image"]
+    # Layers as ``unpack`` reads them: of zstd they become gzip; what an engine has unpacked stays so.
+    form = ["--dest-compress-format=gzip", "--dest-compress-level=1"]
+    if not source.startswith("docker://"):
+        form = ["--dest-oci-accept-uncompressed-layers"]
+    words = [program, *chosen, "copy", f"--retry-times={_AGAIN}", "--remove-signatures", *form]
+    words += [source, f"oci:{work}:image"]
     process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:
         lines = _heard(process, work, reference, meter)
@@ -213,8 +218,16 @@ def _copy(source: str, work: str, reference: str, platform: str, meter: Meter) -
         fix = [f"skopeo inspect {source}"]
         if _all_blobs(work):
             fix.append(f"membrane image pull {reference}   # goes on: whole layers that have come are kept")
-        cause = lines[-1][-500:] if lines else f"skopeo ended with {status}"
+        if source.startswith("containers-storage:") and "/" not in source:
+            fix.insert(0, f"membrane image pull podman:localhost/{source.partition(':')[2]}   # what was built here")
+        cause = _said(lines[-1])[-500:] if lines else f"skopeo ended with {status}"
         raise HostError("fetch the image", cause, target=reference, fix=tuple(fix))
+
+
+def _said(line: str) -> str:
+    """The message of a line as skopeo's logger writes it (logfmt), or the line."""
+    _, mark, said = line.partition(' msg="')
+    return said.rstrip().removesuffix('"').replace('\\"', '"') if mark and line.startswith("time=") else line
 
 
 def _heard(process: subprocess.Popen[bytes], work: str, reference: str, meter: Meter) -> list[str]:

@@ -95,9 +95,24 @@ def test_an_image_of_a_registry_is_asked_for_once_and_again_by_pull(home: Path, 
         second = imagestore.pull(state, name)
         assert len(second.layers) == 2
     assert images.find(state, name) == second  # the registry is gone
-    with pytest.raises(HostError, match="onnect"):
+    with pytest.raises(HostError, match="onnect") as caught:
         imagestore.pull(state, name)
+    assert "level=" not in caught.value.cause and '\\"' not in caught.value.cause, caught.value.cause
     assert images.find(state, name) == second  # and a pull that fails takes nothing away
+
+
+def test_layers_that_are_compressed_otherwise_are_read(home: Path, tmp_path: Path) -> None:
+    with registry(tmp_path / "registry") as (port, _log):
+        plain(home, port)
+        name = f"localhost:{port}/tool"
+        push(image(tmp_path / "image", ONE, TWO), name, "--dest-compress-format=zstd")
+        with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=SECONDS)) as to:
+            to.request(
+                "GET", "/v2/tool/manifests/latest", headers={"Accept": "application/vnd.oci.image.manifest.v1+json"}
+            )
+            assert b"tar+zstd" in to.getresponse().read()  # the control
+        kept = imagestore.pull(str(tmp_path / "state"), name)
+    assert [os.listdir(tmp_path / "state/images/layers" / each) for each in kept.layers] == [["a"], ["b"]]
 
 
 def test_the_callers_account_and_authority_are_used_outside(home: Path, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ APPLETS = (
     "sh", "cat", "chmod", "chown", "echo", "grep", "httpd", "id", "ip", "kill", "ls", "mkdir", "mount", "mknod",
     "nslookup", "ping", "rm", "sleep", "test", "touch", "umount", "wget",
 )  # fmt: skip
-USERS = "root:x:0:0::/:/bin/sh\npostgres:x:70:70::/tmp:/bin/sh\n"
+ROOT, POSTGRES_USER = "root:x:0:0::/:/bin/sh\n", "postgres:x:70:70::/tmp:/bin/sh\n"
 # As Docker's own image of PostgreSQL does: a cluster of the user and the database that the variables name.
 POSTGRES = """\
 #!/bin/sh -e
@@ -65,7 +65,7 @@ def make(
     busybox = shutil.which("busybox")
     assert busybox is not None, "busybox is not installed"
     files = {program for program in programs if Path(program).exists()}
-    shared = files.union(*map(_libraries, files))
+    shared = files.union(_libraries(busybox), *map(_libraries, files))
     more = {name.lstrip("/"): text for name, text in (texts or {}).items()}
     with tarfile.open(path, "w") as archive:
         # Each directory with its mode: the engine makes the missing ones for root alone.
@@ -76,9 +76,13 @@ def make(
             entry.type, entry.mode = tarfile.DIRTYPE, 0o1777 if directory == "tmp" else 0o755
             archive.addfile(entry)
         archive.add(busybox, "bin/busybox")
+        su = archive.gettarinfo(busybox, "bin/su")
+        su.type, su.size, su.mode = tarfile.REGTYPE, Path(busybox).stat().st_size, 0o4755  # as distributions have it
+        with Path(busybox).open("rb") as file:
+            archive.addfile(su, file)
         for name in APPLETS:
             _link(archive, f"bin/{name}", "busybox")
-        _text(archive, "etc/passwd", USERS)
+        _text(archive, "etc/passwd", more.pop("etc/passwd", ROOT))
         for tree in trees:
             archive.add(tree, tree.lstrip("/"))
         for name in sorted(shared):
@@ -104,5 +108,5 @@ def services(path: Path, texts: dict[str, str]) -> None:
     names = [f"{home}/{name}" for name in ("postgres", "initdb", "psql")]
     library, share = home.parent / "lib", Path("/usr/share/postgresql") / home.parent.name
     modules = [str(library / name) for name in ("plpgsql.so", "dict_snowball.so", "libpqwalreceiver.so")]
-    more = {"/usr/bin/start-postgres": POSTGRES, **texts}
+    more = {"/usr/bin/start-postgres": POSTGRES, "/etc/passwd": ROOT + POSTGRES_USER, **texts}
     make(path, [*names, *modules, "/usr/bin/redis-server", "/usr/bin/redis-cli"], [str(share)], more)

@@ -295,6 +295,50 @@ got("storage", lambda: os.close(os.open("/var/lib/docker/tool", os.O_CREAT | os.
     assert storage.stat().st_mode & 0o077 == 0  # nobody else comes to what is in it, whatever modes the command sets
 
 
+def test_K62_no_run_can_make_the_next_one_impossible(containers: Box) -> None:
+    """What is kept for the command has tops that it owns: given away and closed, they are taken back at the start."""
+    give = "for d in ~ /var/lib/docker /var/lib/containers; do touch $d/kept; chown 7:7 $d; chmod 0 $d; done; echo done"
+    look = "for d in ~ /var/lib/docker /var/lib/containers; do stat -c %u%a $d; ls $d; done"
+    try:
+        for _ in range(2):
+            done = containers.run("sh", "-c", give)
+            assert (done.returncode, done.stdout) == (0, "done\n"), done
+            given = [path for path in containers.state.rglob("*") if path.lstat().st_uid != os.getuid()]
+            assert len(given) == 3, given  # the control: they were another's, and closed
+        done = containers.run("sh", "-c", look)
+        assert done.stdout.split() == ["0700", "kept"] * 3, done
+    finally:
+        remove_tree(str(containers.state / "containers"))
+
+
+LINKS = r"""
+import subprocess
+def ip(*words):
+    done = subprocess.run(["ip", *words], capture_output=True, text=True)
+    return "ok" if not done.returncode else done.stderr.strip().splitlines()[-1]
+say("own link", ip("link", "add", "own0", "type", "veth", "peer", "name", "own1"))
+say("peer in ours", ip("link", "add", "v0", "type", "veth", "peer", "name", "v1", "netns", "1"))
+say("new in ours", ip("link", "add", "d0", "netns", "1", "type", "bridge"))
+say("moved to ours", ip("link", "set", "own0", "netns", "1"))
+say("the way out moved to ours", ip("link", "set", "eth0", "netns", "1"))
+say("mtu", [ip("link", "set", "eth0", "mtu", mtu) for mtu in ("68", "65535", "1500")])
+say("address", ip("link", "set", "eth0", "address", "02:00:00:00:00:99"))
+say("names of ours", [line.split(":")[1].strip() for line in subprocess.run(
+    ["ip", "-o", "link", "show"], capture_output=True, text=True).stdout.splitlines()])
+say("delete", ip("link", "delete", "eth0"))
+"""
+
+
+def test_K63_no_link_of_the_command_gets_into_the_captured_namespace(containers: Box) -> None:
+    """Pid 1 is in it, so its number names it; without the way out the run goes on and ends as usual."""
+    found = containers.attack(LINKS)
+    assert found["own link"] == found["address"] == found["delete"] == "ok"  # the controls: its own namespace
+    assert found["mtu"][::2] == ["ok", "ok"]
+    refused = ("peer in ours", "new in ours", "moved to ours", "the way out moved to ours")
+    assert {found[name] for name in refused} == {"RTNETLINK answers: Operation not permitted"}
+    assert {name.partition("@")[0] for name in found["names of ours"]} == {"lo", "eth0", "own0", "own1"}
+
+
 FILL = """
 mkdir /var/lib/docker/kept /tmp/x; for i in 1 2 3 4 5 6; do head -c 1M /dev/urandom > /var/lib/docker/kept/$i; done
 chown -R 7:7 /var/lib/docker/kept; chmod 0 /var/lib/docker/kept; ln -s / /var/lib/docker/host

@@ -32,6 +32,39 @@ def make_private(path: str) -> None:
         )
 
 
+def take_back(path: str) -> None:
+    """A directory of ours that a command gave to another id is ours again, mode 0700; what is in it stays as it is.
+
+    A command with ``containers: nested`` is root over what it writes, and the tops of its home and of its storage are
+    among that.  Only where the directory above is ours, so that nobody else's is meant; what cannot be done
+    ``make_private`` reports.
+    """
+    try:
+        details = os.lstat(path)
+        if details.st_uid == os.geteuid() or os.lstat(os.path.dirname(path)).st_uid != os.geteuid():
+            return
+    except OSError:
+        return
+
+    def take() -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.fchown(fd, 0, 0)  # root over the caller's ids: the caller
+            os.fchmod(fd, 0o700)
+        finally:
+            os.close(fd)
+
+    from .subordinate import as_root_of_them
+
+    if os.geteuid():
+        as_root_of_them(take)
+        return
+    try:
+        take()
+    except OSError:
+        pass
+
+
 def _make_missing(path: str) -> None:
     # Not os.makedirs: its mode is for the last directory only.
     if os.path.isdir(path):

@@ -876,7 +876,11 @@ class Boundary(ABC):
         from .containers import Containers
 
         places = {op.target: op.source for op in self.plan.mounts if isinstance(op, Bind)}
-        self._contained = Containers((places["/var/lib/docker"], places["/var/lib/containers"]), self.log.add)
+        try:
+            self._contained = Containers((places["/var/lib/docker"], places["/var/lib/containers"]), self.log.add)
+        except OSError as error:  # inotify(7): the user's share is used up
+            self._warn(f"the record does not name containers: {error.strerror}")
+            return
         self._watch(self._contained.fileno(), self._contained.on_change)
 
     def _guard_files(self) -> None:

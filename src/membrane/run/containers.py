@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 MOST_CONTAINERS = 1024  # that are named, and directories that are watched
 MOST_READS = 8192  # files in a run
-LARGEST = 1 << 20  # bytes of one
-_TURN = 64  # files at a time; the loop of the supervisor goes on between
+LARGEST = 1 << 19  # bytes of one
+_TURN, _READS = 64, 2  # places, and files that are read, at a time; the loop of the supervisor goes on between
 _LONGEST = 256  # characters of a name
 _HEADER = struct.Struct("=iIII")  # struct inotify_event
 _DOCKER, _PODMAN = "config.v2.json", "containers.json"
@@ -84,9 +84,10 @@ class Containers:
 
     def step(self) -> None:
         """Look at some of the places that wait."""
+        before = self._reads
         for _ in range(_TURN):
-            if not self._waiting:
-                return
+            if not self._waiting or self._reads - before >= _READS:
+                break
             store, place = self._waiting.pop(0)
             names = place.split("/") if place else []
             if store == 0:
@@ -126,8 +127,7 @@ class Containers:
                 self._podman(["storage"])
             case ["storage"]:
                 self._watch(1, "storage")
-                for each in self._list(1, "storage"):
-                    self._podman(["storage", each])
+                self._waiting += [(1, f"storage/{each}") for each in self._list(1, "storage")]
             case ["storage", driver] if driver.endswith("-containers"):  # of overlay or vfs
                 self._watch(1, f"storage/{driver}")
                 self._podman(["storage", driver, _PODMAN])

@@ -24,7 +24,7 @@ import stat
 import time
 
 from ..errors import HostError
-from ..host.private import make_private
+from ..host.private import make_private, take_back
 from ..host.syscalls import RESOLVE_BENEATH, RESOLVE_NO_SYMLINKS, openat2
 from ..host.writing import write_all
 
@@ -56,6 +56,7 @@ def prepare(stores: Iterable[str], home: str, agent: str, files: Iterable[str]) 
         HostError: a directory cannot be made.
     """
     for path in stores:
+        take_back(path)
         make_private(path)
     keep(home, agent, files)
 

@@ -167,6 +167,19 @@ def test_containers_and_reads_are_bounded(world: World, monkeypatch: pytest.Monk
     assert len(world.found) == 3
 
 
+def test_a_turn_reads_few_files_however_many_there_are(world: World) -> None:
+    for number in range(40):
+        world.container(f"{number:064x}"[::-1], config("x"))
+        (world.podman / "storage" / f"{number}-containers").mkdir(parents=True)
+    world.watcher = Containers((str(world.docker), str(world.podman)), world.found.append)
+    turns = []
+    while world.watcher.waits:
+        before = world.watcher._reads
+        world.watcher.step()
+        turns.append(world.watcher._reads - before)
+    assert max(turns) == 2 and len(world.found) == 40
+
+
 def test_a_file_that_is_replaced_for_ever_stops_no_turn(world: World) -> None:
     world.begin()
     for _ in range(3 * 64):

@@ -491,6 +491,30 @@ def test_who_kills_the_client_ends_the_container(own: Home, holder_too: bool) ->
     until(lambda: not own.left())
 
 
+@ONE
+def test_a_further_command_joins_it_and_ends_with_its_caller(own: Home) -> None:
+    process, _holder = sleeping(own)
+    attempt = "id -u; pwd; cat; grep CapEff /proc/self/status; ps -o args | grep -c 'sleep 1000'; cat ~/private; exit 9"
+    joined = own.run("exec", "@last", "--", "sh", "-c", attempt, given="given\n", backend=False)
+    said = [str(own.uid), str(own.workspace), "given", "CapEff:\t0000000000000000"]
+    assert joined.returncode == 9 and joined.stdout.splitlines()[:4] == said, joined
+    assert "of the host" not in joined.stdout
+
+    def runs() -> bool:
+        (container,) = own.containers()
+        return "sleep 2345" in own.engine.docker("top", container).stdout
+
+    for number, status in ((signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGKILL, -signal.SIGKILL)):
+        with own.start("exec", "@last", "--", "sh", "-c", "echo there; exec sleep 2345", backend=False) as second:
+            assert second.stdout is not None and second.stdout.readline() == "there\n"
+            assert runs()
+            second.send_signal(number)
+            assert second.wait(PATIENCE) == status
+        until(lambda: not runs())
+    process.terminate()
+    process.communicate(timeout=PATIENCE)
+
+
 def test_gc_removes_the_container_of_a_dead_run_and_of_no_other(own: Home) -> None:
     process, _holder = sleeping(own)
     dead = own.engine.docker("create", f"--label={LABEL}={own.state}", "--name=membrane-dead", "box", "sh")
@@ -498,8 +522,6 @@ def test_gc_removes_the_container_of_a_dead_run_and_of_no_other(own: Home) -> No
     assert dead.returncode == 0 and foreign.returncode == 0
     listed = own.run("ps", backend=False)
     assert "sleep 1000" in listed.stdout, listed
-    joined = own.run("exec", "@last", "--", "id", backend=False)
-    assert joined.returncode == 125 and "a container carries it" in joined.stderr, joined
     collected = own.run("gc", backend=False)
     assert "removed container membrane-dead" in collected.stdout, collected
     assert len(own.containers()) == 1

@@ -13,6 +13,10 @@ the caller's loopback pid 1 listens at the same place of the container, before t
 them as it would on the caller's machine; only the supervisor and its gateway can reach these places.  Files that the
 caller named come the other way: what the run writes to a FIFO goes to the half outside, which has the file.
 
+``membrane exec`` of outside is two processes here: ``join`` is the caller of ``ui.exec``, with the streams of a
+``docker exec``, which forwards no signal and leaves its process behind when its client is killed.  So a second one,
+``steer``, has a pipe from outside: each byte is a signal for the first, and the end of the pipe is its end.
+
 The run is a child, in the foreground of the terminal if there is one; pid 1 forwards signals to it, lets it go on when
 it stops itself (there is no shell here), and reaps.  It ends with its status, 128+n for signal n.
 """
@@ -70,9 +74,13 @@ def ready(state: str, name: str) -> str:
 
 
 def main(words: list[str]) -> int:
-    """``carry NAME`` or ``hand``."""
-    if words == ["hand"]:
+    """``carry NAME``, ``hand``, ``steer TOKEN`` or ``join TOKEN SESSION WORDS``."""
+    if words[0] == "hand":
         return hand()
+    if words[0] == "steer":
+        return steer(f"{DOOR}-{words[1]}")
+    if words[0] == "join":
+        return join(f"{DOOR}-{words[1]}", words[2], words[3:])
     return carry(words[1])
 
 
@@ -96,6 +104,48 @@ def _copy(source: int, sink: int) -> None:
                 data = data[os.write(sink, data) :]
     except OSError:
         pass  # one of the two has ended
+
+
+def steer(place: str) -> int:
+    """Wait for ``join``, and pass it the signals that come on stdin; with stdin it ends."""
+    with socket.socket(socket.AF_UNIX) as door:
+        door.bind(place)
+        door.listen(1)
+        os.write(1, b"\n")
+        if not _comes(door):
+            return 0
+        line, _ = door.accept()
+    os.unlink(place)
+    pid = int.from_bytes(line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 4), sys.byteorder)
+    try:
+        process = os.pidfd_open(pid)
+        while not _comes(line):
+            numbers = os.read(0, 16) or bytes((signal.SIGKILL,))  # its session sees the end of its stream
+            for number in numbers:
+                if number in (*FORWARDED, signal.SIGKILL):
+                    signal.pidfd_send_signal(process, number)
+            if signal.SIGKILL in numbers:
+                break
+    except ProcessLookupError:
+        pass  # it has ended
+    return 0
+
+
+def _comes(other: socket.socket) -> bool:
+    """Wait for ``other`` or stdin: whether it is ``other`` that can be read, or has ended."""
+    poll = select.poll()
+    poll.register(0, select.POLLIN)
+    poll.register(other, select.POLLIN)
+    return any(fd == other.fileno() for fd, _events in poll.poll())
+
+
+def join(place: str, session: str, words: list[str]) -> int:
+    """Be the caller of ``membrane exec``; the exit status of the command."""
+    from . import cli
+
+    with socket.socket(socket.AF_UNIX) as line:
+        line.connect(place)
+        return cli.main(["exec", session, "--", *words])
 
 
 def carry(name: str) -> int:

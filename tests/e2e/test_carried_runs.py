@@ -193,10 +193,14 @@ def test_a_run_is_whole_and_leaves_a_record_and_nothing_else(own: Home) -> None:
 def test_hosts_are_those_of_the_policy_and_values_are_nowhere(own: Home, world: Callable[[], int]) -> None:
     allowed, other = world(), world()
     url = f"http://{GATEWAY}:{allowed}/"
-    (own.workspace / ".membrane.yaml").write_text(
-        json.dumps({"secrets": [{"name": "KEY", "from": "env:REAL", "to": [url], "header": "x-key"}], "allow": [url]})
-    )
+    masked = "ghp_" + "0a1B2c3D4e" * 3
+    (own.workspace / "token").write_text(f"token={masked}\n")
+    os.chown(own.workspace / "token", own.uid, own.uid)
+    secret = {"name": "KEY", "from": "env:REAL", "to": [url], "header": "x-key"}
+    mask = {"file": str(own.workspace / "token"), "to": [url], "extract": "token=(.*)", "header": "* x-key"}
+    (own.workspace / ".membrane.yaml").write_text(json.dumps({"secrets": [secret], "masks": [mask], "allow": [url]}))
     script = (
+        f'. ./token; curl -s -H "x-key: $token" {url}; echo; echo "$token"; '
         f'curl -s -H "x-key: $KEY" {url}; echo; curl -s -m 9 http://{GATEWAY}:{other}/;  echo "$KEY"; echo there; cat'
     )
     environ = {**own.environ, "REAL": VALUE}
@@ -212,6 +216,8 @@ def test_hosts_are_those_of_the_policy_and_values_are_nowhere(own: Home, world: 
         process.stdin.close()
         assert process.wait(PATIENCE) == 0, lines
         assert process.stderr is not None and not process.stderr.read()
+    assert lines.pop(0) == f"x-key {masked}"[::-1] + "\n", lines
+    assert lines.pop(0).strip() not in ("", masked), lines
     assert lines[0] == f"x-key {VALUE}"[::-1] + "\n", lines
     assert "port not allowed" in lines[1], lines
     assert lines[2].strip() not in ("", VALUE), lines

@@ -95,10 +95,6 @@ def refuse(policy: Policy) -> None:
         if mount.git_root:
             what, why = "mounts: git-root", "start it in the root of the repository"
             raise _unbound(policy.backend, what, why, str(mount.origin))
-    for mask in policy.masks:
-        if mask.source.startswith("file:") and not mask.login:
-            what, why = f"masks {mask.source}", "the file is not there; use a variable"
-            raise _unbound(policy.backend, what, why, str(mask.origin))
 
 
 def loopback(policy: Policy) -> tuple[int, ...]:

@@ -31,7 +31,8 @@ import socket
 import sys
 import time
 
-from ..errors import EX_WRAPPER, HostError, MembraneError
+from ..errors import EX_WRAPPER, HostError, MembraneError, PolicyError
+from ..escaping import escape, visible
 from ..value import Value
 from .pipe import BACKLOG, Pipe, Service
 
@@ -60,6 +61,7 @@ class Frame(Value):
     secrets: tuple[bytes, ...]
     places: tuple[tuple[str, int], ...]  # the trees that may be written, with their inodes outside
     services: tuple[tuple[str, str], ...] = ()  # outside, by number: ("socket", path), ("port", number), ("file", path)
+    normalises: bool = False  # the file system outside may take two forms of a name in Unicode as one
     exposed: tuple[int, ...] = ()  # ports of this loopback that the half outside may open, by number
 
     def dump(self) -> bytes:
@@ -163,7 +165,7 @@ def carry(name: str) -> int:
         files = _Files(pipe)
         _offer(frame, pipe, files)
     except MembraneError as error:
-        print("membrane: " + "\n".join(error.lines()), file=sys.stderr, flush=True)
+        _say(error)
         return error.exit_code
     wake, wakes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     child = os.fork()
@@ -176,7 +178,7 @@ def carry(name: str) -> int:
             status = _run(frame)
             sys.stderr.flush()
         except MembraneError as error:
-            print("membrane: " + "\n".join(error.lines()), file=sys.stderr, flush=True)
+            _say(error)
         finally:
             os._exit(status)
     for number in (*FORWARDED, signal.SIGCHLD):
@@ -185,6 +187,12 @@ def carry(name: str) -> int:
     status = _wait(child, pipe, wake)
     files.finish()
     return status
+
+
+def _say(error: MembraneError) -> None:
+    """On stderr; a cause may quote a name of the workspace, which steers no terminal."""
+    lines = [visible(line) for line in error.lines()]
+    print("membrane: " + "\n".join(lines), file=sys.stderr, flush=True)
 
 
 class _Files:
@@ -339,6 +347,8 @@ def _run(frame: Frame) -> int:
             cause = "the container shows another directory there than the caller has"
             raise HostError("carry the run", cause, target=path, fix=("start it again",))
     os.chdir(frame.workspace)
+    if frame.normalises and frame.subcommand in ("run", "learn"):
+        _check_forms(frame)
     from ..run import secrets
     from . import cli
 
@@ -346,6 +356,43 @@ def _run(frame: Frame) -> int:
     if frame.subcommand != "run":
         return cli.do_carried(frame.subcommand, frame.words, dict(frame.options), frame.policy)
     return cli.run_carried(frame.words, frame.policy, dict(frame.options))
+
+
+def _check_forms(frame: Frame) -> None:
+    """Refuse names that rules cover and that have a second spelling.
+
+    APFS and HFS+ find a name by each of its forms (Unicode Standard Annex 15), the kernel here keeps them apart: what
+    is mounted over one would not be over the other.  It holds for each directory on the way as well.  That HFS+ leaves
+    out some characters is part of its comparison without case (TN1150), which is refused outside.
+
+    Raises:
+        PolicyError: names them.
+    """
+    from ..policy import codec
+    from ..workspace.scan import scan
+
+    policy = codec.restore(frame.policy)
+    paths = [hit.path for hit in scan(frame.workspace, policy.paths).hits]
+    own = f"file:{frame.workspace.rstrip('/')}/"
+    paths += [mask.source.removeprefix(own) for mask in policy.masks if mask.source.startswith(own)]
+    found = [path for path in paths if has_forms(path)]
+    if found:
+        cause = f"{escape(found[0])} has a second spelling, which the file system of your machine takes for the same"
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        raise PolicyError("bind a rule", cause + more, fix=("give it, and the directories above it, plain letters",))
+
+
+def has_forms(path: str) -> bool:
+    """Whether a path can be written in another way that is the same to a file system that normalises names."""
+    if path.isascii():
+        return False
+    from unicodedata import normalize
+
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False  # not UTF-8: such a file system has no name like this
+    return len({path, *(normalize(form, path) for form in ("NFC", "NFD"))}) > 1
 
 
 def _changed(given: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:

@@ -139,6 +139,7 @@ def run(invocation: Invocation, policy: Policy, workspace: str, state: str) -> i
         tuple(values),
         tuple((path, os.stat(path).st_ino) for path in writable),
         tuple(inside),
+        sys.platform != "linux",
         tuple(rule.outside for rule in policy.expose),
     )
     alive, lives = os.pipe()

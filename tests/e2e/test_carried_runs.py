@@ -472,6 +472,29 @@ def test_claude_code(own: Home) -> None:
     assert (made.read_text(), made.stat().st_uid) == ("hello\n", own.uid)
 
 
+@ONE
+def test_who_is_logged_in_outside_is_so_inside_without_a_token(own: Home) -> None:
+    token, refresh = ("sk-ant-" + kind * 24 for kind in ("oat1", "ort1"))
+    login = own.home / ".claude" / ".credentials.json"
+    login.parent.mkdir()
+    login.write_text(json.dumps({"claudeAiOauth": {"accessToken": token, "refreshToken": refresh, "expiresAt": 9}}))
+    (login.parent / "CLAUDE.md").write_text("what I told it")
+    (login.parent / "history.jsonl").write_text("what I asked it")
+    for path in (login.parent, *login.parent.iterdir()):
+        os.chown(path, own.uid, own.uid)
+    before = login.read_bytes()
+    script = (
+        "cd ~/.claude; cat .credentials.json; echo; cat CLAUDE.md; echo; echo own > CLAUDE.md; cat history.jsonl; env"
+    )
+    done = own.run("-q", "--profile=claude", "--", "sh", "-c", script)
+    first, second, *_ = done.stdout.splitlines()
+    shown = json.loads(first)["claudeAiOauth"]
+    assert len(shown["accessToken"]) == len(token) and shown["expiresAt"] == 9, done
+    assert second == "what I told it" and "what I asked it" not in done.stdout
+    assert token not in done.stdout and refresh not in done.stdout
+    assert login.read_bytes() == before and (login.parent / "CLAUDE.md").read_text() == "what I told it"
+
+
 def sleeping(own: Home) -> tuple[subprocess.Popen[str], int]:
     """A run whose command is there; with the pid of its holder, which leads a session of its own."""
     process = own.start("-q", "--", "sh", "-c", "echo there; sleep 1000")

@@ -115,8 +115,7 @@ def _unbound(engine: str, what: str, why: str, where: str = "") -> PolicyError:
 def carried(policy: Policy) -> Policy:
     """``policy`` as it holds in the container, where the values of secrets are given (``run.secrets.given``)."""
     secrets = tuple(rule.replace(source=f"given:{number}") for number, rule in enumerate(policy.secrets))
-    masks = tuple(mask for mask in policy.masks if not mask.login)
-    return policy.replace(secrets=secrets, masks=masks, state_shown=())
+    return policy.replace(secrets=secrets)
 
 
 def environment(policy: Policy, environ: Mapping[str, str]) -> dict[str, str]:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any, NoReturn
 
-    from ..policy.model import SocketRule
+    from ..policy.model import MaskRule, SocketRule
     from ..run.registry import SessionRecord
     from .doctor import Row
     from .options import Invocation
@@ -98,6 +98,11 @@ def run(invocation: Invocation, policy: Policy, workspace: str, state: str) -> i
     writable = [workspace, *(tree.path for tree in trees if tree.mode == "rw")]
     installed.refuse(writable)
     _check_case(writable)
+    of_agents = _of_agents(policy, sockets_of_engines)
+    trees += of_agents
+    shown = {tree.path for tree in of_agents}
+    masks = tuple(mask for mask in policy.masks if not mask.login or os.path.dirname(_file(mask)) in shown)
+    policy = policy.replace(masks=masks)
     values = secrets.values(policy, os.environ, [*writable, *sources.kept(state)])
     sockets = _sockets_that_open(policy, workspace, [*writable, state], sockets_of_engines)
     policy = policy.replace(unix_sockets=tuple(rule for rule, _service in sockets))
@@ -440,6 +445,37 @@ def _trees(policy: Policy, workspace: str, state: str, of_engines: list[str]) ->
         if path.startswith("/") and os.path.exists(path) and os.path.realpath(path) == path:
             out.append(carrier.Tree(path, "ro"))
     return [tree for tree in out if tree.path not in (workspace, state)]
+
+
+def _file(mask: MaskRule) -> str:
+    return mask.source.removeprefix("file:")
+
+
+def _of_agents(policy: Policy, of_engines: list[str]) -> list[carrier.Tree]:
+    """What the supervisor needs of an agent outside: its log-in, and what its profile shows.
+
+    The directory and not the file of a log-in, as programs outside rename a new one over it, and the supervisor
+    writes what was renewed to the one that has the name (``run.logins``).  The command sees neither.
+
+    Raises:
+        PolicyError: the socket of an engine is beside it.
+    """
+    home = os.environ.get("HOME", "").rstrip("/")
+    if not home or os.path.realpath(home) != home:
+        return []
+    logins = {os.path.dirname(_file(mask)) for mask in policy.masks if mask.login and os.path.isfile(_file(mask))}
+    out = [
+        carrier.Tree(path, "rw")
+        for path in sorted(logins)
+        if path.startswith(f"{home}/") and os.path.realpath(path) == path
+    ]
+    for tree in out:
+        _check(policy.backend, tree.path, tree.path, "", of_engines)
+    for name in policy.state_shown:
+        path = f"{home}/{name}"
+        if os.path.exists(path) and os.path.realpath(path) == path:
+            out.append(carrier.Tree(path, "ro"))
+    return out
 
 
 def _check(backend: str, path: str, written: str, where: str, of_engines: list[str]) -> None:

@@ -193,10 +193,14 @@ def test_a_run_is_whole_and_leaves_a_record_and_nothing_else(own: Home) -> None:
 def test_hosts_are_those_of_the_policy_and_values_are_nowhere(own: Home, world: Callable[[], int]) -> None:
     allowed, other = world(), world()
     url = f"http://{GATEWAY}:{allowed}/"
-    (own.workspace / ".membrane.yaml").write_text(
-        json.dumps({"secrets": [{"name": "KEY", "from": "env:REAL", "to": [url], "header": "x-key"}], "allow": [url]})
-    )
+    masked = "ghp_" + "0a1B2c3D4e" * 3
+    (own.workspace / "token").write_text(f"token={masked}\n")
+    os.chown(own.workspace / "token", own.uid, own.uid)
+    secret = {"name": "KEY", "from": "env:REAL", "to": [url], "header": "x-key"}
+    mask = {"file": str(own.workspace / "token"), "to": [url], "extract": "token=(.*)", "header": "* x-key"}
+    (own.workspace / ".membrane.yaml").write_text(json.dumps({"secrets": [secret], "masks": [mask], "allow": [url]}))
     script = (
+        f'. ./token; curl -s -H "x-key: $token" {url}; echo; echo "$token"; '
         f'curl -s -H "x-key: $KEY" {url}; echo; curl -s -m 9 http://{GATEWAY}:{other}/;  echo "$KEY"; echo there; cat'
     )
     environ = {**own.environ, "REAL": VALUE}
@@ -212,6 +216,8 @@ def test_hosts_are_those_of_the_policy_and_values_are_nowhere(own: Home, world: 
         process.stdin.close()
         assert process.wait(PATIENCE) == 0, lines
         assert process.stderr is not None and not process.stderr.read()
+    assert lines.pop(0) == f"x-key {masked}"[::-1] + "\n", lines
+    assert lines.pop(0).strip() not in ("", masked), lines
     assert lines[0] == f"x-key {VALUE}"[::-1] + "\n", lines
     assert "port not allowed" in lines[1], lines
     assert lines[2].strip() not in ("", VALUE), lines
@@ -466,6 +472,29 @@ def test_claude_code(own: Home) -> None:
     assert (made.read_text(), made.stat().st_uid) == ("hello\n", own.uid)
 
 
+@ONE
+def test_who_is_logged_in_outside_is_so_inside_without_a_token(own: Home) -> None:
+    token, refresh = ("sk-ant-" + kind * 24 for kind in ("oat1", "ort1"))
+    login = own.home / ".claude" / ".credentials.json"
+    login.parent.mkdir()
+    login.write_text(json.dumps({"claudeAiOauth": {"accessToken": token, "refreshToken": refresh, "expiresAt": 9}}))
+    (login.parent / "CLAUDE.md").write_text("what I told it")
+    (login.parent / "history.jsonl").write_text("what I asked it")
+    for path in (login.parent, *login.parent.iterdir()):
+        os.chown(path, own.uid, own.uid)
+    before = login.read_bytes()
+    script = (
+        "cd ~/.claude; cat .credentials.json; echo; cat CLAUDE.md; echo; echo own > CLAUDE.md; cat history.jsonl; env"
+    )
+    done = own.run("-q", "--profile=claude", "--", "sh", "-c", script)
+    first, second, *_ = done.stdout.splitlines()
+    shown = json.loads(first)["claudeAiOauth"]
+    assert len(shown["accessToken"]) == len(token) and shown["expiresAt"] == 9, done
+    assert second == "what I told it" and "what I asked it" not in done.stdout
+    assert token not in done.stdout and refresh not in done.stdout
+    assert login.read_bytes() == before and (login.parent / "CLAUDE.md").read_text() == "what I told it"
+
+
 def sleeping(own: Home) -> tuple[subprocess.Popen[str], int]:
     """A run whose command is there; with the pid of its holder, which leads a session of its own."""
     process = own.start("-q", "--", "sh", "-c", "echo there; sleep 1000")
@@ -491,6 +520,30 @@ def test_who_kills_the_client_ends_the_container(own: Home, holder_too: bool) ->
     until(lambda: not own.left())
 
 
+@ONE
+def test_a_further_command_joins_it_and_ends_with_its_caller(own: Home) -> None:
+    process, _holder = sleeping(own)
+    attempt = "id -u; pwd; cat; grep CapEff /proc/self/status; ps -o args | grep -c 'sleep 1000'; cat ~/private; exit 9"
+    joined = own.run("exec", "@last", "--", "sh", "-c", attempt, given="given\n", backend=False)
+    said = [str(own.uid), str(own.workspace), "given", "CapEff:\t0000000000000000"]
+    assert joined.returncode == 9 and joined.stdout.splitlines()[:4] == said, joined
+    assert "of the host" not in joined.stdout
+
+    def runs() -> bool:
+        (container,) = own.containers()
+        return "sleep 2345" in own.engine.docker("top", container).stdout
+
+    for number, status in ((signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGKILL, -signal.SIGKILL)):
+        with own.start("exec", "@last", "--", "sh", "-c", "echo there; exec sleep 2345", backend=False) as second:
+            assert second.stdout is not None and second.stdout.readline() == "there\n"
+            assert runs()
+            second.send_signal(number)
+            assert second.wait(PATIENCE) == status
+        until(lambda: not runs())
+    process.terminate()
+    process.communicate(timeout=PATIENCE)
+
+
 def test_gc_removes_the_container_of_a_dead_run_and_of_no_other(own: Home) -> None:
     process, _holder = sleeping(own)
     dead = own.engine.docker("create", f"--label={LABEL}={own.state}", "--name=membrane-dead", "box", "sh")
@@ -498,8 +551,6 @@ def test_gc_removes_the_container_of_a_dead_run_and_of_no_other(own: Home) -> No
     assert dead.returncode == 0 and foreign.returncode == 0
     listed = own.run("ps", backend=False)
     assert "sleep 1000" in listed.stdout, listed
-    joined = own.run("exec", "@last", "--", "id", backend=False)
-    assert joined.returncode == 125 and "a container carries it" in joined.stderr, joined
     collected = own.run("gc", backend=False)
     assert "removed container membrane-dead" in collected.stdout, collected
     assert len(own.containers()) == 1

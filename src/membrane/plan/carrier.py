@@ -96,10 +96,6 @@ def refuse(policy: Policy) -> None:
         if mount.git_root:
             what, why = "mounts: git-root", "start it in the root of the repository"
             raise _unbound(policy.backend, what, why, str(mount.origin))
-    for mask in policy.masks:
-        if mask.source.startswith("file:") and not mask.login:
-            what, why = f"masks {mask.source}", "the file is not there; use a variable"
-            raise _unbound(policy.backend, what, why, str(mask.origin))
 
 
 def loopback(policy: Policy) -> tuple[int, ...]:
@@ -120,8 +116,7 @@ def _unbound(engine: str, what: str, why: str, where: str = "") -> PolicyError:
 def carried(policy: Policy) -> Policy:
     """``policy`` as it holds in the container, where the values of secrets are given (``run.secrets.given``)."""
     secrets = tuple(rule.replace(source=f"given:{number}") for number, rule in enumerate(policy.secrets))
-    masks = tuple(mask for mask in policy.masks if not mask.login)
-    return policy.replace(secrets=secrets, masks=masks, state_shown=())
+    return policy.replace(secrets=secrets)
 
 
 def environment(policy: Policy, environ: Mapping[str, str]) -> dict[str, str]:

@@ -290,6 +290,7 @@ class Boundary(ABC):
             0,
             0,
             ports=ports.shown(self.policy.expose),
+            container=self.options.container,
         )
         self._entry = registry.Run(facts.state, self.record)
         self._claim = self._claimed(facts)

@@ -42,6 +42,7 @@ class RunOptions(Value):
     trace_log: str = ""
     no_trace: bool = False
     debug: bool = False
+    container: str = ""  # "ENGINE:NAME" of the one that carries the run
 
 
 class RunRequest(Value):

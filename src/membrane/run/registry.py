@@ -26,7 +26,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-FORMAT = 2
+FORMAT = 3
+CARRIED_DOOR = "/run/membrane-exec"  # in a container that carries one session: its private tmpfs
 
 
 class SessionRecord(Value):
@@ -43,6 +44,7 @@ class SessionRecord(Value):
     bytes_down: int
     alive: bool = True
     ports: tuple[str, ...] = ()  # "OUTSIDE:INSIDE" of each exposed port, or one number for both
+    container: str = ""  # "ENGINE:NAME" of the one that carries it
 
 
 def _directory(state: str) -> str:
@@ -110,7 +112,7 @@ class Run:
         os.close(self.fd)
 
 
-_TYPES: tuple[type | tuple[type, ...], ...] = (str, int, (int, float), str, tuple, str, int, int, int, bool, tuple)
+_TYPES: tuple[type | tuple[type, ...], ...] = (str, int, (int, float), str, tuple, str, int, int, int, bool, tuple, str)
 
 
 def _read(fd: int) -> SessionRecord | None:

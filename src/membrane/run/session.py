@@ -108,16 +108,20 @@ class Session(Boundary):
 
     def _listen(self) -> None:
         """Take callers of ``membrane exec``; the command runs already."""
-        if self.policy.backend in CARRIERS:
-            return  # a caller is outside of the container, where nothing of it can be known by its pid
+        if self.policy.backend in CARRIERS and not self.options.container:
+            return  # it is part of another subcommand
         from . import door
 
         try:
-            self._listening = door.listen(registry.door_of(self.state, self.id), MOST_CALLERS)
+            self._listening = door.listen(self._place(), MOST_CALLERS)
         except (OSError, MembraneError) as error:
             self._warn(f"membrane exec cannot join this session: {error}")
             return
         self._watch(self._listening.fileno(), self._on_caller)
+
+    def _place(self) -> str:
+        """Where callers come to; of a carried run in the container, into which they are brought (``ui.carry.join``)."""
+        return registry.CARRIED_DOOR if self.options.container else registry.door_of(self.state, self.id)
 
     def _on_caller(self) -> None:
         if self._door is None:
@@ -160,7 +164,7 @@ class Session(Boundary):
         if self._listening is not None:
             self._listening.close()
             try:
-                os.unlink(registry.door_of(self.state, self.id))
+                os.unlink(self._place())
             except OSError:
                 pass
         if self._prompts is not None:

@@ -13,6 +13,10 @@ the caller's loopback pid 1 listens at the same place of the container, before t
 them as it would on the caller's machine; only the supervisor and its gateway can reach these places.  Files that the
 caller named come the other way: what the run writes to a FIFO goes to the half outside, which has the file.
 
+``membrane exec`` of outside is two processes here: ``join`` is the caller of ``ui.exec``, with the streams of a
+``docker exec``, which forwards no signal and leaves its process behind when its client is killed.  So a second one,
+``steer``, has a pipe from outside: each byte is a signal for the first, and the end of the pipe is its end.
+
 The run is a child, in the foreground of the terminal if there is one; pid 1 forwards signals to it, lets it go on when
 it stops itself (there is no shell here), and reaps.  It ends with its status, 128+n for signal n.
 """
@@ -27,7 +31,8 @@ import socket
 import sys
 import time
 
-from ..errors import EX_WRAPPER, HostError, MembraneError
+from ..errors import EX_WRAPPER, HostError, MembraneError, PolicyError
+from ..escaping import escape, visible
 from ..value import Value
 from .pipe import BACKLOG, Pipe, Service
 
@@ -56,6 +61,7 @@ class Frame(Value):
     secrets: tuple[bytes, ...]
     places: tuple[tuple[str, int], ...]  # the trees that may be written, with their inodes outside
     services: tuple[tuple[str, str], ...] = ()  # outside, by number: ("socket", path), ("port", number), ("file", path)
+    normalises: bool = False  # the file system outside may take two forms of a name in Unicode as one
     exposed: tuple[int, ...] = ()  # ports of this loopback that the half outside may open, by number
 
     def dump(self) -> bytes:
@@ -70,9 +76,13 @@ def ready(state: str, name: str) -> str:
 
 
 def main(words: list[str]) -> int:
-    """``carry NAME`` or ``hand``."""
-    if words == ["hand"]:
+    """``carry NAME``, ``hand``, ``steer TOKEN`` or ``join TOKEN SESSION WORDS``."""
+    if words[0] == "hand":
         return hand()
+    if words[0] == "steer":
+        return steer(f"{DOOR}-{words[1]}")
+    if words[0] == "join":
+        return join(f"{DOOR}-{words[1]}", words[2], words[3:])
     return carry(words[1])
 
 
@@ -98,6 +108,48 @@ def _copy(source: int, sink: int) -> None:
         pass  # one of the two has ended
 
 
+def steer(place: str) -> int:
+    """Wait for ``join``, and pass it the signals that come on stdin; with stdin it ends."""
+    with socket.socket(socket.AF_UNIX) as door:
+        door.bind(place)
+        door.listen(1)
+        os.write(1, b"\n")
+        if not _comes(door):
+            return 0
+        line, _ = door.accept()
+    os.unlink(place)
+    pid = int.from_bytes(line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 4), sys.byteorder)
+    try:
+        process = os.pidfd_open(pid)
+        while not _comes(line):
+            numbers = os.read(0, 16) or bytes((signal.SIGKILL,))  # its session sees the end of its stream
+            for number in numbers:
+                if number in (*FORWARDED, signal.SIGKILL):
+                    signal.pidfd_send_signal(process, number)
+            if signal.SIGKILL in numbers:
+                break
+    except ProcessLookupError:
+        pass  # it has ended
+    return 0
+
+
+def _comes(other: socket.socket) -> bool:
+    """Wait for ``other`` or stdin: whether it is ``other`` that can be read, or has ended."""
+    poll = select.poll()
+    poll.register(0, select.POLLIN)
+    poll.register(other, select.POLLIN)
+    return any(fd == other.fileno() for fd, _events in poll.poll())
+
+
+def join(place: str, session: str, words: list[str]) -> int:
+    """Be the caller of ``membrane exec``; the exit status of the command."""
+    from . import cli
+
+    with socket.socket(socket.AF_UNIX) as line:
+        line.connect(place)
+        return cli.main(["exec", session, "--", *words])
+
+
 def carry(name: str) -> int:
     """Take the run, run it, and return its exit status."""
     with socket.socket(socket.AF_UNIX) as door:
@@ -113,7 +165,7 @@ def carry(name: str) -> int:
         files = _Files(pipe)
         _offer(frame, pipe, files)
     except MembraneError as error:
-        print("membrane: " + "\n".join(error.lines()), file=sys.stderr, flush=True)
+        _say(error)
         return error.exit_code
     wake, wakes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     child = os.fork()
@@ -126,7 +178,7 @@ def carry(name: str) -> int:
             status = _run(frame)
             sys.stderr.flush()
         except MembraneError as error:
-            print("membrane: " + "\n".join(error.lines()), file=sys.stderr, flush=True)
+            _say(error)
         finally:
             os._exit(status)
     for number in (*FORWARDED, signal.SIGCHLD):
@@ -135,6 +187,12 @@ def carry(name: str) -> int:
     status = _wait(child, pipe, wake)
     files.finish()
     return status
+
+
+def _say(error: MembraneError) -> None:
+    """On stderr; a cause may quote a name of the workspace, which steers no terminal."""
+    lines = [visible(line) for line in error.lines()]
+    print("membrane: " + "\n".join(lines), file=sys.stderr, flush=True)
 
 
 class _Files:
@@ -289,6 +347,8 @@ def _run(frame: Frame) -> int:
             cause = "the container shows another directory there than the caller has"
             raise HostError("carry the run", cause, target=path, fix=("start it again",))
     os.chdir(frame.workspace)
+    if frame.normalises and frame.subcommand in ("run", "learn"):
+        _check_forms(frame)
     from ..run import secrets
     from . import cli
 
@@ -296,6 +356,43 @@ def _run(frame: Frame) -> int:
     if frame.subcommand != "run":
         return cli.do_carried(frame.subcommand, frame.words, dict(frame.options), frame.policy)
     return cli.run_carried(frame.words, frame.policy, dict(frame.options))
+
+
+def _check_forms(frame: Frame) -> None:
+    """Refuse names that rules cover and that have a second spelling.
+
+    APFS and HFS+ find a name by each of its forms (Unicode Standard Annex 15), the kernel here keeps them apart: what
+    is mounted over one would not be over the other.  It holds for each directory on the way as well.  That HFS+ leaves
+    out some characters is part of its comparison without case (TN1150), which is refused outside.
+
+    Raises:
+        PolicyError: names them.
+    """
+    from ..policy import codec
+    from ..workspace.scan import scan
+
+    policy = codec.restore(frame.policy)
+    paths = [hit.path for hit in scan(frame.workspace, policy.paths).hits]
+    own = f"file:{frame.workspace.rstrip('/')}/"
+    paths += [mask.source.removeprefix(own) for mask in policy.masks if mask.source.startswith(own)]
+    found = [path for path in paths if has_forms(path)]
+    if found:
+        cause = f"{escape(found[0])} has a second spelling, which the file system of your machine takes for the same"
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        raise PolicyError("bind a rule", cause + more, fix=("give it, and the directories above it, plain letters",))
+
+
+def has_forms(path: str) -> bool:
+    """Whether a path can be written in another way that is the same to a file system that normalises names."""
+    if path.isascii():
+        return False
+    from unicodedata import normalize
+
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False  # not UTF-8: such a file system has no name like this
+    return len({path, *(normalize(form, path) for form in ("NFC", "NFD"))}) > 1
 
 
 def _changed(given: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:

@@ -38,10 +38,11 @@ from .pipe import Pipe, Service
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any, NoReturn
 
-    from ..policy.model import SocketRule
+    from ..policy.model import MaskRule, SocketRule
+    from ..run.registry import SessionRecord
     from .doctor import Row
     from .options import Invocation
 
@@ -97,6 +98,11 @@ def run(invocation: Invocation, policy: Policy, workspace: str, state: str) -> i
     writable = [workspace, *(tree.path for tree in trees if tree.mode == "rw")]
     installed.refuse(writable)
     _check_case(writable)
+    of_agents = _of_agents(policy, sockets_of_engines)
+    trees += of_agents
+    shown = {tree.path for tree in of_agents}
+    masks = tuple(mask for mask in policy.masks if not mask.login or os.path.dirname(_file(mask)) in shown)
+    policy = policy.replace(masks=masks)
     values = secrets.values(policy, os.environ, [*writable, *sources.kept(state)])
     sockets = _sockets_that_open(policy, workspace, [*writable, state], sockets_of_engines)
     policy = policy.replace(unix_sockets=tuple(rule for rule, _service in sockets))
@@ -117,7 +123,7 @@ def run(invocation: Invocation, policy: Policy, workspace: str, state: str) -> i
     )
     words = [policy.backend, "run", *carrier.options(policy, around)]
     listeners = _exposed(policy) if invocation.command.name in ("run", "learn") else []
-    reported, files = _reported(invocation, workspace, state, name)
+    reported, files = _reported(invocation, workspace, state, policy.backend, name)
     ports = carrier.loopback(policy)
     services = [service for _rule, service in sockets]
     services += [Service("port", port=port) for port in ports]
@@ -138,6 +144,7 @@ def run(invocation: Invocation, policy: Policy, workspace: str, state: str) -> i
         tuple(values),
         tuple((path, os.stat(path).st_ino) for path in writable),
         tuple(inside),
+        sys.platform != "linux",
         tuple(rule.outside for rule in policy.expose),
     )
     alive, lives = os.pipe()
@@ -150,8 +157,57 @@ def run(invocation: Invocation, policy: Policy, workspace: str, state: str) -> i
     os.execv(engine, words)
 
 
+def join(found: SessionRecord, command: Sequence[str], state: str) -> int:
+    """A command in a session that a container carries (``membrane exec``); its exit status.
+
+    Raises:
+        HostError: the container is not there, or the engine has no answer.
+    """
+    import signal
+
+    kind, _, name = found.container.partition(":")
+    engine = _client(kind, [state, found.workspace]) if kind in CARRIERS else ""
+    cause = f"there is no {kind or 'engine'} outside of what commands can write"
+    if not engine or not name.removeprefix("membrane-").isalnum():
+        raise HostError("join the session", cause, target=found.id)
+    token = os.urandom(8).hex()
+    inside = ["python3", "-I", "-m", carrier.MODULE]
+    steering = subprocess.Popen(
+        [engine, "exec", "--interactive", name, *inside, "steer", token],
+        bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    assert steering.stdin is not None and steering.stdout is not None
+    if not steering.stdout.read(1):
+        raise HostError(
+            "join the session", "its container takes no command: it is beginning or ending", target=found.id
+        )
+    pipe = steering.stdin.fileno()
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
+        signal.signal(number, lambda number, _frame: _steer(pipe, number))
+    terminal = all(os.isatty(fd) for fd in (0, 1, 2))
+    here = os.path.realpath(os.getcwd())
+    place = here if f"{here}/".startswith(f"{found.workspace}/") else found.workspace
+    words = [engine, "exec", "--interactive", *(("--tty",) if terminal else ()), f"--workdir={place}", name]
+    # Not in our process group, where it would get the signals that go to the one inside; but a terminal is read
+    # by the group that has it, and passes the keys on.
+    client = subprocess.Popen(
+        [*words, *inside, "join", token, found.id, *command], process_group=None if os.isatty(0) else 0
+    )
+    code = client.wait()
+    steering.stdin.close()
+    steering.wait()
+    return code if code >= 0 else 128 - code
+
+
+def _steer(pipe: int, number: int) -> None:
+    try:
+        os.write(pipe, bytes((number,)))
+    except OSError:
+        pass  # it has ended
+
+
 def _reported(
-    invocation: Invocation, workspace: str, state: str, name: str
+    invocation: Invocation, workspace: str, state: str, engine: str, name: str
 ) -> tuple[dict[str, Any], list[tuple[str, int]]]:
     """Arguments of ``prepare.RunOptions``, and for each file of the caller where the run writes it and our descriptor.
 
@@ -166,7 +222,7 @@ def _reported(
     runs = invocation.command.name == "run"
     fields: dict[str, Any] = dict(invocation.given)
     if runs:
-        fields = {**invocation.fields("run"), "debug": invocation.has("debug")}
+        fields = {**invocation.fields("run"), "debug": invocation.has("debug"), "container": f"{engine}:{name}"}
     elif invocation.command.name != "learn":
         return fields, []
     files: list[tuple[str, int]] = []
@@ -389,6 +445,37 @@ def _trees(policy: Policy, workspace: str, state: str, of_engines: list[str]) ->
         if path.startswith("/") and os.path.exists(path) and os.path.realpath(path) == path:
             out.append(carrier.Tree(path, "ro"))
     return [tree for tree in out if tree.path not in (workspace, state)]
+
+
+def _file(mask: MaskRule) -> str:
+    return mask.source.removeprefix("file:")
+
+
+def _of_agents(policy: Policy, of_engines: list[str]) -> list[carrier.Tree]:
+    """What the supervisor needs of an agent outside: its log-in, and what its profile shows.
+
+    The directory and not the file of a log-in, as programs outside rename a new one over it, and the supervisor
+    writes what was renewed to the one that has the name (``run.logins``).  The command sees neither.
+
+    Raises:
+        PolicyError: the socket of an engine is beside it.
+    """
+    home = os.environ.get("HOME", "").rstrip("/")
+    if not home or os.path.realpath(home) != home:
+        return []
+    logins = {os.path.dirname(_file(mask)) for mask in policy.masks if mask.login and os.path.isfile(_file(mask))}
+    out = [
+        carrier.Tree(path, "rw")
+        for path in sorted(logins)
+        if path.startswith(f"{home}/") and os.path.realpath(path) == path
+    ]
+    for tree in out:
+        _check(policy.backend, tree.path, tree.path, "", of_engines)
+    for name in policy.state_shown:
+        path = f"{home}/{name}"
+        if os.path.exists(path) and os.path.realpath(path) == path:
+            out.append(carrier.Tree(path, "ro"))
+    return out
 
 
 def _check(backend: str, path: str, written: str, where: str, of_engines: list[str]) -> None:

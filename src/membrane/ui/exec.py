@@ -5,7 +5,7 @@ Theory of operation
 The session is named as a person knows it: by its id or the beginning of it, by the change set that it works on, by its
 workspace, or as ``@last``.  Its supervisor forks the command (``run.joined``); this process passes its streams and its
 signals on, copies between its terminal and the command's, waits, and ends as the command ended.  When it is killed its
-stream ends, and with it the command.
+stream ends, and with it the command.  Where a container carries the session this goes on in there (``carry.join``).
 """
 
 from __future__ import annotations
@@ -41,21 +41,25 @@ def main(named: str, command: Sequence[str], state: str) -> int:
     Raises:
         ChangeSetError, HostError: there is no such session, or it cannot be joined.
     """
-    session = find(named, state)
-    door = registry.door_of(state, session)
+    found = find(named, state)
+    door = registry.door_of(state, found.id)
+    if found.container:
+        door = registry.CARRIED_DOOR
+        if not os.path.exists(door):
+            from . import carry
+
+            return carry.join(found, command, state)
     if not os.path.exists(door):
-        cause = (
-            "it takes no further command: a container carries it (backend docker), or it is just beginning or ending"
-        )
-        raise HostError("join the session", cause, target=session, fix=("membrane ps",))
+        cause = "it takes no further command: it is just beginning or ending"
+        raise HostError("join the session", cause, target=found.id, fix=("membrane ps",))
     umask = os.umask(0o077)
     os.umask(umask)
     channel = joined.connect(door)
     return _Caller(channel).run(joined.Enter(tuple(command), here(), umask, (0, 1, 2)))
 
 
-def find(named: str, state: str) -> str:
-    """The id of the session.
+def find(named: str, state: str) -> registry.SessionRecord:
+    """The session.
 
     Raises:
         ChangeSetError: a change set has the name, and nothing runs on it.
@@ -82,7 +86,7 @@ def find(named: str, state: str) -> str:
         raise HostError("join the session", f"'{escape(named)}' means several: {known}", fix=("membrane ps",))
     if not found:
         raise HostError("join the session", f"no session that runs is '{escape(named)}'", fix=("membrane ps",))
-    return found[0].id
+    return found[0]
 
 
 class _Caller:

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from membrane.errors import HostError
+from membrane.errors import HostError, PolicyError
+from membrane.policy import codec
+from membrane.policy.load import load
 from membrane.run.installed import VERSION
 from membrane.ui import carried
 from membrane.ui.carried import Frame
@@ -62,12 +64,43 @@ def test_another_directory_at_the_same_path_is_refused(tmp_path: Path, monkeypat
     monkeypatch.setattr("membrane.ui.cli.run_carried", lambda *given: ran.append(given) or 7)
     monkeypatch.chdir(tmp_path)
     assert carried._run(frame) == 7 and len(ran) == 1  # the control
+    checked: list[Frame] = []
+    monkeypatch.setattr(carried, "_check_forms", checked.append)
+    assert carried._run(frame.replace(normalises=True)) == 7 and len(checked) == 1
+    ran.clear()
     os.chdir(tmp_path)
     place.rmdir()
     place.symlink_to(tmp_path / "new")
     with pytest.raises(HostError, match="shows another directory"):
         carried._run(frame)
-    assert len(ran) == 1
+    assert not ran
+
+
+ACUTE = "\u00e9", "e\u0301"  # e with an acute accent: one character, and two
+
+
+@pytest.mark.parametrize("form", ACUTE)
+@pytest.mark.parametrize("name", ["{}/.env", "a/k{}y.pem"])
+def test_a_covered_name_with_a_second_spelling_is_refused(form: str, name: str, tmp_path: Path) -> None:
+    work = Path(os.path.realpath(tmp_path))
+    path = work / name.format(form)
+    path.parent.mkdir()
+    path.touch()
+    (work / f"open-{form}").mkdir()  # what no rule covers may be written in two ways
+    given = {"directory": str(work), "no_presets": True, "ignore": (".env", "*.pem")}
+    rules = load([], presets={}, options=given, environ={}, home="/home/me", command="").policy
+    frame = FRAME.replace(workspace=str(work), policy=codec.dump(rules), normalises=True)
+    with pytest.raises(PolicyError, match="has a second spelling") as caught:
+        carried._check_forms(frame)
+    assert caught.value.exit_code == 78
+    path.rename(work / "plain.pem")
+    carried._check_forms(frame)  # the control
+
+
+def test_forms_of_names() -> None:
+    assert all(carried.has_forms(f"a/{form}") for form in ACUTE)
+    assert carried.has_forms("\u1112\u1161\u11ab") and carried.has_forms("\u212b")  # Hangul, the sign of the Angstrom
+    assert not any(carried.has_forms(name) for name in ("a/b", "\u65e5\u672c", "\u00df", "\udcff", ""))
 
 
 @pytest.mark.parametrize("by", ["itself", "a signal", "the end of the line"])

@@ -101,9 +101,9 @@ def test_a_run_is_carried_by_itself(mac: Mac) -> None:
     assert words[0] == "run" and f"--workdir={mac.workspace}" in words and "--cap-drop=ALL" in words
     assert not any("value" in word or "some" in word for word in words)
     frame = marshal.loads((mac.record / "frame").read_bytes())
-    release, what, workspace, command, options, environ, policy, secrets, places, services, exposed = frame
+    release, what, workspace, command, options, environ, policy, secrets, places, services, normalises, exposed = frame
     assert what == "run"
-    assert (services, exposed) == ((), ())
+    assert (services, normalises, exposed) == ((), True, ())
     assert (release, workspace, command) == (VERSION, str(mac.workspace), ("some", "command"))
     assert dict(options)["quiet"] is True and secrets == (b"value",)
     assert places == ((str(mac.workspace), mac.workspace.stat().st_ino),)

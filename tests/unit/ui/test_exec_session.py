@@ -37,15 +37,15 @@ def state(tmp_path: Path) -> Iterator[str]:
     ("typed", "found"), [(FIRST, FIRST), ("aaaa2", SECOND), ("bbbb", THIRD), ("@last", THIRD), ("set", FIRST)]
 )
 def test_a_session_is_found_by_its_id_its_beginning_and_its_set(state: str, typed: str, found: str) -> None:
-    assert joining.find(typed, state) == found
+    assert joining.find(typed, state).id == found
 
 
 def test_a_directory_means_its_workspace(state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert joining.find(f"{tmp_path}/two/../one", state) == FIRST
+    assert joining.find(f"{tmp_path}/two/../one", state).id == FIRST
     (tmp_path / "link").symlink_to("one")
-    assert joining.find(f"{tmp_path}/link", state) == FIRST
+    assert joining.find(f"{tmp_path}/link", state).id == FIRST
     monkeypatch.chdir(tmp_path / "one")
-    assert joining.find(".", state) == FIRST
+    assert joining.find(".", state).id == FIRST
     with pytest.raises(HostError, match="means several"):
         joining.find(f"{tmp_path}/two", state)
 
@@ -84,7 +84,7 @@ def test_a_session_that_has_ended_is_none(state: str, tmp_path: Path) -> None:
     assert os.path.exists(f"{state}/run/{'dddd5555' * 2}")  # the control: its record is there
     with pytest.raises(HostError, match="no session that runs"):
         joining.find("dddd", state)
-    assert joining.find("@last", state) == THIRD
+    assert joining.find("@last", state).id == THIRD
 
 
 def test_a_session_whose_door_is_gone_is_an_error_of_the_machine(state: str) -> None:

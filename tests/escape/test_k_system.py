@@ -15,7 +15,7 @@ from escape_box import Box
 
 from membrane.host.launcher import OURS
 
-pytestmark = pytest.mark.as_root
+pytestmark = [pytest.mark.as_root, pytest.mark.needs_kernel("overlayfs in a user namespace")]
 WRITABLE, PERSISTENT = "--system=writable", "--system=persistent"
 OTHERS = 4242  # an id of nobody here
 

@@ -649,7 +649,8 @@ def base(policy: Policy, facts: HostFacts) -> tuple[MountOp, ...]:
         ops.append(Bind(facts.workspace, facts.workspace, writable=True, own=True, make=True, origin="workspace"))
     ops += _workspace_pins(ops, facts.workspace)
     if layered:  # the trees that hold them can be written
-        ops += [pin for rule in policy.mounts for pin in _workspace_pins(ops, places(rule, facts)[1])]
+        for rule in policy.mounts:
+            ops += _workspace_pins(ops, places(rule, facts)[1])
     ops += _sockets(policy, facts)
     ops += _host_sockets(policy, facts)
     ops += _masks(policy, facts, ops)

@@ -143,23 +143,28 @@ def environment(given: dict[str, str]) -> dict[str, str]:
     return out
 
 
-def bindings(policy: Policy) -> list[RuleBinding]:
+def bindings(policy: Policy, facts: HostFacts) -> list[RuleBinding]:
     """What holds with a layer, and what is weaker than without."""
     kept = "kept for this workspace" if policy.system == "persistent" else "thrown away at the end"
-    held = (
-        f"overlays over the system trees, their changes in our state, {kept}",
-        "what only root may read on the host stays closed: a layer between, mounted by an id that owns nothing",
-        "credentials of the host in /etc: white-outs",
-        "capabilities: CHOWN, DAC_OVERRIDE, FOWNER, KILL, SETGID, SETUID over what is in the layer and in scratch only",
+    held = [f"overlays over the system trees, their changes in our state, {kept}"]
+    if not policy.image:
+        held += [
+            "what only root may read on the host stays closed: a layer between, mounted by an id that owns nothing",
+            "credentials of the host in /etc: white-outs",
+        ]
+    held += [
+        "capabilities: CHOWN, DAC_OVERRIDE, FOWNER, KILL, SETGID, SETUID, over nobody else's file outside of the layer",
         "no_new_privs, Landlock, seccomp",
         "set-user-ID files: made without the bit where the tracer looks, else refused",
-    )
-    weaker = (
+    ]
+    weaker = [
         "the command changes every program and setting that it runs with, and may become any user of the view",
         "services that a package starts run in the sandbox",
-    )
+    ]
+    if not facts.root:
+        weaker.append("no id map in the workspace: other users of the sandbox may leave files of subordinate ids there")
     rule = f"system: {policy.system}"
     return [
-        RuleBinding(rule, "policy", held),
-        RuleBinding(f"{rule}, weaker than without", "policy", weaker, "partial"),
+        RuleBinding(rule, "policy", tuple(held)),
+        RuleBinding(f"{rule}, weaker than without", "policy", tuple(weaker), "partial"),
     ]

@@ -183,3 +183,6 @@ def test_the_receipt_says_what_is_weaker() -> None:
     assert (held.rule, held.status, weaker.status) == ("system: writable", "bound", "partial")
     assert "thrown away" in held.mechanisms[0]
     assert "kept for this workspace" in made(Policy(system="persistent")).bindings[-2].mechanisms[0]
+    assert not any("subordinate" in each for each in weaker.mechanisms)
+    plain = [each for each in made(WRITABLE.replace(image="a"), PLAIN).bindings if "weaker" in each.rule]
+    assert any("files of subordinate ids" in each for each in plain[0].mechanisms)

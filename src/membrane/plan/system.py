@@ -23,11 +23,11 @@ a directory of ours, made for each run, with white-outs (``Overlay.hidden``), an
 from __future__ import annotations
 
 from ..errors import PolicyError
-from .model import Bind, Overlay, RuleBinding
+from .model import Bind, Overlay, RuleBinding, Symlink
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from ..policy.model import Policy
     from .model import HostFacts, MountOp
@@ -89,6 +89,32 @@ def refuse(policy: Policy, facts: HostFacts, trees: Iterable[str]) -> None:
 
 def _unbound(policy: Policy, cause: str, *fix: str) -> PolicyError:
     return PolicyError("bind a rule", f"system: {policy.system} {cause}", where="policy", fix=fix)
+
+
+def operations(
+    facts: HostFacts,
+    trees: Iterable[str],
+    databases: Iterable[str],
+    hidden: Sequence[str],
+    names: tuple[str, ...],
+) -> list[MountOp]:
+    """The system trees of this machine, each below a layer.
+
+    Args:
+        trees: where they may be; what is a link there is one in the view.
+        databases: the same below /var.
+        hidden: paths that the view does not show.
+        names: empty files of ours in /etc, which are bound over later.
+    """
+    links = dict(facts.links)
+    ops: list[MountOp] = []
+    for path in trees:
+        if path in links:
+            ops.append(Symlink(path, links[path]))
+        elif path in facts.existing:
+            ops += tree(path, facts, hidden, names if path == "/etc" else ())
+    ops.append(var(facts))
+    return [*ops, *(op for path in databases if path in facts.existing for op in tree(path, facts))]
 
 
 def tree(path: str, facts: HostFacts, hidden: Iterable[str] = (), names: tuple[str, ...] = ()) -> list[MountOp]:

@@ -12,6 +12,7 @@ import pytest
 from world.box import Box
 
 as_root = pytest.mark.as_root
+pytestmark = pytest.mark.needs_kernel("overlayfs in a user namespace")
 WRITABLE, PERSISTENT = "--system=writable", "--system=persistent"
 POSTINST = """#!/bin/sh
 set -e

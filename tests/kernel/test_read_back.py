@@ -20,6 +20,7 @@ from membrane.host import syscalls as sc
 from membrane.host.readback import read_back
 from membrane.plan.build import build
 from membrane.plan.model import HostFacts, Overlay, SandboxPlan
+from membrane.plan.system import CAPABILITIES
 from membrane.policy.model import Policy
 
 NAMESPACES = {
@@ -219,3 +220,31 @@ def test_a_toolchain_without_its_layer_is_told() -> None:
         "/nowhere: left out: something else is there in the sandbox's home",
         "/proc: read-only: the kernel refused an overlay",
     ]
+
+
+@pytest.mark.parametrize(
+    ("permitted", "bounded", "said"),
+    [
+        (CAPABILITIES, CAPABILITIES, "ok 14"),
+        (CAPABILITIES | CAP_NET_RAW, CAPABILITIES, "CapPrm is '00000000000020eb', not 00000000000000eb"),
+        (CAPABILITIES, CAPABILITIES | CAP_NET_RAW, "CapBnd is '00000000000020eb', not 00000000000000eb"),
+        (0, CAPABILITIES, "CapPrm is '0000000000000000', not 00000000000000eb"),
+    ],
+)
+def test_the_capabilities_over_a_layer_are_those_and_no_others(permitted: int, bounded: int, said: str) -> None:
+    """``system: writable``; whoever has one more, or lacks one, is not what the receipt says."""
+
+    def step(_missing: str) -> None:
+        sc.drop_bounding_set(bounded)
+        sc.drop_capabilities(permitted, bounding=False)
+        sc.no_new_privs()
+        set_filter()
+
+    with process("nothing", step) as pid:
+        made = plan(os.geteuid())
+        made = made.replace(hardening=made.hardening.replace(capabilities=CAPABILITIES))
+        try:
+            found = f"ok {len(read_back(pid, made)[1])}"
+        except HostError as error:
+            found = str(error)
+    assert said in found

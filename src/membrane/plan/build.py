@@ -266,12 +266,7 @@ def bindings(policy: Policy, devices: Sequence[DeviceFact] = ()) -> tuple[RuleBi
     if review:
         kept = "overlayfs: changes are kept in the change set, and the workspace is not written"
         out.append(RuleBinding("workspace: review", "policy", (kept, "protected names are held back by apply")))
-    out += containers.bindings(policy)
-    if policy.system != "read-only":
-        from . import system
-
-        out += system.bindings(policy)
-    return tuple(out)
+    return (*out, *containers.bindings(policy))
 
 
 def _reviewed(rule: PathRule) -> tuple[str, ...]:
@@ -296,6 +291,11 @@ def build(policy: Policy, facts: HostFacts) -> SandboxPlan:
     if policy.view == "project":
         stores += [f"{facts.state}/agents/{policy.profiles[0]}/{name}" for name in policy.state_dirs]
     stores += containers.stores(policy, facts, mounts.workspace_key(facts.workspace))
+    of_system: list[RuleBinding] = []
+    if policy.system != "read-only":
+        from .system import bindings as bindings_of_system
+
+        of_system = bindings_of_system(policy, facts)
     of_image, stop = list[RuleBinding](), 15
     if facts.image is not None:
         from .image import bindings as bindings_of_image
@@ -314,7 +314,7 @@ def build(policy: Policy, facts: HostFacts) -> SandboxPlan:
         base_kuid=BASE_KUID if facts.root else 0,
         uid=facts.uid,
         gid=facts.gid,
-        bindings=(*bindings(policy, facts.devices), *of_image),
+        bindings=(*bindings(policy, facts.devices), *of_system, *of_image),
         stores=tuple(stores),
         inspect=network.inspects(policy),
         trust=trust,

@@ -336,9 +336,8 @@ def _second_names(facts: HostFacts) -> list[tuple[str, str]]:
 
 def places_of_its_own(policy: Policy, facts: HostFacts) -> tuple[str, ...]:
     """Paths of the view where something else than an image is: none of the image's trees may be above them."""
-    out = ["/dev", "/proc", "/sys", "/run", "/tmp"]  # noqa: S108
-    if policy.system == "read-only":  # else they are in the layer over /var
-        out += ["/var/tmp", "/var/run", "/var/lock"]  # noqa: S108
+    layered = policy.system != "read-only"  # over /var, with what has its place there
+    out = ["/dev", "/proc", "/sys", "/run", "/tmp", *(() if layered else ("/var/tmp", "/var/run", "/var/lock"))]  # noqa: S108
     out += [WORKSPACE_NAME, HOME_NAME, facts.home, facts.workspace]
     out += [places(rule, facts)[1] for rule in policy.mounts]
     out += [path for path, _how in facts.repository.shown]
@@ -450,13 +449,10 @@ def _instructions(facts: HostFacts) -> list[MountOp]:
     """Files for agents in /etc, which are written once the view is built (``run.brief``)."""
     if "/etc" not in facts.existing or "/etc" in dict(facts.links):
         return []
-    return [Layer("/etc", _instruction_names(facts, "/etc"))]
+    return [Layer("/etc", _instruction_names(facts))]
 
 
-def _instruction_names(facts: HostFacts, tree: str) -> tuple[str, ...]:
-    """The files for agents that a system tree has."""
-    if tree != "/etc":
-        return ()
+def _instruction_names(facts: HostFacts) -> tuple[str, ...]:
     # Not where the administrator has instructions for Codex on this machine.
     return (*INSTRUCTIONS, IN_FORCE, *(() if f"/etc/{CODEX}" in facts.existing else (CODEX,)))
 
@@ -583,35 +579,25 @@ def base(policy: Policy, facts: HostFacts) -> tuple[MountOp, ...]:
         if made is None or not made.root_hidden:
             ops.append(Bind("/", "/", writable=policy.open_files, own=True))
         ops.append(Tmpfs("/sys", 0o755))
-    elif facts.image is not None:
-        from . import image
-
-        codex = () if f"/etc/{CODEX}" in facts.existing else (CODEX,)
-        agents = (*INSTRUCTIONS, IN_FORCE, *codex)
-        ops += image.operations(facts.image, facts, agents, layered=layered)
-        second = _second_names(facts)
-        ops += [] if layered else [Symlink(link, to) for link, to in VAR_LINKS]
-        ops.append(Directory("/sys"))
-        ops += [Directory("/home")] if HOME_NAME in dict(second) else []
-        ops += [Symlink(name, to) for name, to in second]
     else:
-        for tree in SYSTEM_TREES:
-            if tree in links:
-                ops.append(Symlink(tree, links[tree]))
-            elif tree in facts.existing and layered:
-                ops += system.tree(tree, facts, _etc_secrets(policy, facts), _instruction_names(facts, tree))
-            elif tree in facts.existing:
-                ops.append(Bind(tree, tree, make=True))
-        if layered:
-            ops.append(system.var(facts))
-            ops += [op for tree in VAR_TREES if tree in facts.existing for op in system.tree(tree, facts)]
+        agents = _instruction_names(facts)
+        if facts.image is not None:
+            from . import image
+
+            ops += image.operations(facts.image, facts, agents, layered=layered)
+        elif layered:
+            ops += system.operations(facts, SYSTEM_TREES, VAR_TREES, _etc_secrets(policy, facts), agents)
         else:
+            for tree in SYSTEM_TREES:
+                if tree in links:
+                    ops.append(Symlink(tree, links[tree]))
+                elif tree in facts.existing:
+                    ops.append(Bind(tree, tree, make=True))
             ops += [Directory("/var"), Directory("/var/lib"), Directory("/var/cache"), Directory("/var/log")]
             ops += [Bind(tree, tree, make=True, optional=True) for tree in VAR_TREES if tree in facts.existing]
-            ops += [Symlink(link, to) for link, to in VAR_LINKS]
-        ops.append(Directory("/sys"))
         second = _second_names(facts)
-        ops += [Directory("/home")] if HOME_NAME in dict(second) else []
+        ops += [] if layered else [Symlink(link, to) for link, to in VAR_LINKS]
+        ops += [Directory("/sys"), *([Directory("/home")] if HOME_NAME in dict(second) else [])]
         ops += [Symlink(name, to) for name, to in second]
     nested = policy.containers == "nested"
     # Whole: a user namespace gets a sysfs and a proc of its own only where it sees such ones already.
@@ -666,7 +652,8 @@ def base(policy: Policy, facts: HostFacts) -> tuple[MountOp, ...]:
         ops.append(Bind(facts.workspace, facts.workspace, writable=True, own=True, make=True, origin="workspace"))
     ops += _workspace_pins(ops, facts.workspace)
     if layered:  # the trees that hold them can be written
-        ops += [pin for rule in policy.mounts for pin in _workspace_pins(ops, places(rule, facts)[1])]
+        for rule in policy.mounts:
+            ops += _workspace_pins(ops, places(rule, facts)[1])
     ops += _sockets(policy, facts)
     ops += _host_sockets(policy, facts)
     ops += _masks(policy, facts, ops)
@@ -736,18 +723,12 @@ def _workspace_pins(ops: Sequence[MountOp], workspace: str) -> list[MountOp]:
     """
     pins: list[MountOp] = []
     for path in _ancestors(workspace):
-        holders = [op for op in ops if _holds(op) and inside(path, op.target)]
-        if holders and holders[-1].target != path and _can_be_written(holders[-1]) and Pin(path) not in ops:
+        holders = [op for op in ops if isinstance(op, (Bind, Tmpfs, Overlay)) and inside(path, op.target)]
+        holders = [op for op in holders if not isinstance(op, Overlay) or op.system]
+        writable = bool(holders) and (not isinstance(holders[-1], Bind) or holders[-1].writable)
+        if writable and holders[-1].target != path and Pin(path) not in ops:
             pins.append(Pin(path))
     return pins
-
-
-def _holds(op: MountOp) -> bool:
-    return isinstance(op, (Bind, Tmpfs)) or (isinstance(op, Overlay) and op.system)
-
-
-def _can_be_written(op: MountOp) -> bool:
-    return op.writable if isinstance(op, Bind) else True
 
 
 def _only_private_mount_points(ops: Sequence[MountOp], view: str, state: str) -> Iterable[MountOp]:

@@ -23,11 +23,11 @@ a directory of ours, made for each run, with white-outs (``Overlay.hidden``), an
 from __future__ import annotations
 
 from ..errors import PolicyError
-from .model import Bind, Overlay, RuleBinding
+from .model import Bind, Overlay, RuleBinding, Symlink
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from ..policy.model import Policy
     from .model import HostFacts, MountOp
@@ -91,6 +91,32 @@ def _unbound(policy: Policy, cause: str, *fix: str) -> PolicyError:
     return PolicyError("bind a rule", f"system: {policy.system} {cause}", where="policy", fix=fix)
 
 
+def operations(
+    facts: HostFacts,
+    trees: Iterable[str],
+    databases: Iterable[str],
+    hidden: Sequence[str],
+    names: tuple[str, ...],
+) -> list[MountOp]:
+    """The system trees of this machine, each below a layer.
+
+    Args:
+        trees: where they may be; what is a link there is one in the view.
+        databases: the same below /var.
+        hidden: paths that the view does not show.
+        names: empty files of ours in /etc, which are bound over later.
+    """
+    links = dict(facts.links)
+    ops: list[MountOp] = []
+    for path in trees:
+        if path in links:
+            ops.append(Symlink(path, links[path]))
+        elif path in facts.existing:
+            ops += tree(path, facts, hidden, names if path == "/etc" else ())
+    ops.append(var(facts))
+    return [*ops, *(op for path in databases if path in facts.existing for op in tree(path, facts))]
+
+
 def tree(path: str, facts: HostFacts, hidden: Iterable[str] = (), names: tuple[str, ...] = ()) -> list[MountOp]:
     """The layer over one tree of the host, and what is mounted below the tree there, read-only.
 
@@ -143,23 +169,28 @@ def environment(given: dict[str, str]) -> dict[str, str]:
     return out
 
 
-def bindings(policy: Policy) -> list[RuleBinding]:
+def bindings(policy: Policy, facts: HostFacts) -> list[RuleBinding]:
     """What holds with a layer, and what is weaker than without."""
     kept = "kept for this workspace" if policy.system == "persistent" else "thrown away at the end"
-    held = (
-        f"overlays over the system trees, their changes in our state, {kept}",
-        "what only root may read on the host stays closed: a layer between, mounted by an id that owns nothing",
-        "credentials of the host in /etc: white-outs",
-        "capabilities: CHOWN, DAC_OVERRIDE, FOWNER, KILL, SETGID, SETUID over what is in the layer and in scratch only",
+    held = [f"overlays over the system trees, their changes in our state, {kept}"]
+    if not policy.image:
+        held += [
+            "what only root may read on the host stays closed: a layer between, mounted by an id that owns nothing",
+            "credentials of the host in /etc: white-outs",
+        ]
+    held += [
+        "capabilities: CHOWN, DAC_OVERRIDE, FOWNER, KILL, SETGID, SETUID, over nobody else's file outside of the layer",
         "no_new_privs, Landlock, seccomp",
         "set-user-ID files: made without the bit where the tracer looks, else refused",
-    )
-    weaker = (
+    ]
+    weaker = [
         "the command changes every program and setting that it runs with, and may become any user of the view",
         "services that a package starts run in the sandbox",
-    )
+    ]
+    if not facts.root:
+        weaker.append("no id map in the workspace: other users of the sandbox may leave files of subordinate ids there")
     rule = f"system: {policy.system}"
     return [
-        RuleBinding(rule, "policy", held),
-        RuleBinding(f"{rule}, weaker than without", "policy", weaker, "partial"),
+        RuleBinding(rule, "policy", tuple(held)),
+        RuleBinding(f"{rule}, weaker than without", "policy", tuple(weaker), "partial"),
     ]

@@ -190,7 +190,7 @@ def plan_data(plan: SandboxPlan, policy: Policy, record: dict[str, Any], seccomp
             "mounts": [
                 {
                     "kind": type(op).__name__,
-                    **{name: getattr(op, name) for name in op.field_names if name != "content"},
+                    **{name: getattr(op, name) for name in op.field_names if name not in ("content", "contents")},
                 }
                 for op in plan.mounts
             ],
@@ -237,6 +237,7 @@ def plan_data(plan: SandboxPlan, policy: Policy, record: dict[str, Any], seccomp
             "gid": plan.gid,
             "base_kuid": plan.base_kuid,
             "seccomp_instructions": seccomp,
+            "capabilities": f"{plan.hardening.capabilities:#x}",
             "landlock": plan.hardening.landlock,
             "landlock_writable": list(plan.hardening.landlock_writable),
             "limits": limits_data(plan),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from membrane.errors import PolicyError
@@ -26,6 +28,7 @@ from membrane.plan.model import (
 )
 from membrane.plan.mounts import SYSTEM_TREES
 from membrane.policy.model import MountRule, Origin, Policy
+from membrane.ui import show
 
 EXISTING = frozenset(("/usr", "/etc", "/bin", "/opt", "/etc/shadow", "/etc/ssl/private", "/etc/hosts", "/var/lib/dpkg"))
 ROOT = HostFacts(0, 0, "root", True, "/root", "/root/.membrane", "/root/w", "box", ()).replace(
@@ -132,17 +135,19 @@ def test_the_trees_of_an_image_are_layers_too_and_have_no_secret_of_the_host() -
         *(ImageTree("/etc", "directory", ("/i/2/etc", "/i/empty")), ImageTree("/usr", "directory", ("/i/1/usr",))),
         *(ImageTree("/bin", "link", ("usr/bin",)), ImageTree("/srv", "expanded", ())),
     )
-    image = ImageFacts("a", "sha256:0", 2, trees, passwd=b"root:x:0:0::/:/x\nu:x:1:1::/:/x\n")
+    image = ImageFacts("a", "sha256:0", 2, trees, passwd=b"root:x:0:0::/:/x\nu:x:1:1::/:/of-the-image\n")
     plan = made(WRITABLE.replace(image="a"), ROOT.replace(image=image, user=""))
     found = overlays(plan)
     assert set(found) == {"/etc", "/usr", "/var"} and all(op.system and not op.closed for op in found.values())
     assert found["/etc"].lowers[1:] == ("/i/2/etc", "/i/empty") and not found["/etc"].hidden
-    assert dict(found["/etc"].contents)["passwd"] == b"root:x:0:0:root:/root:/bin/sh\nu:x:1:1::/:/x\n"
+    assert dict(found["/etc"].contents)["passwd"] == b"root:x:0:0:root:/root:/bin/sh\nu:x:1:1::/:/of-the-image\n"
     assert {"resolv.conf", "hosts", "membrane/AGENTS.md"} <= set(found["/etc"].names)
     files = {op.target for op in plan.mounts if isinstance(op, File) and op.target.startswith("/etc")}
     assert files == {"/etc/resolv.conf", "/etc/hosts", "/etc/hostname"}  # the others can be replaced
     assert not [op for op in plan.mounts if isinstance(op, Layer)]
     assert {"/etc", "/usr", "/var"} <= set(plan.hardening.landlock_writable)
+    shown = show.plan_data(plan, WRITABLE, {}, 0, "/root")
+    assert "of-the-image" not in json.dumps(shown) and shown["process"]["capabilities"] == "0xeb"
 
 
 def test_a_plain_caller_is_root_over_an_image_with_subordinate_ids() -> None:
@@ -183,3 +188,6 @@ def test_the_receipt_says_what_is_weaker() -> None:
     assert (held.rule, held.status, weaker.status) == ("system: writable", "bound", "partial")
     assert "thrown away" in held.mechanisms[0]
     assert "kept for this workspace" in made(Policy(system="persistent")).bindings[-2].mechanisms[0]
+    assert not any("subordinate" in each for each in weaker.mechanisms)
+    plain = [each for each in made(WRITABLE.replace(image="a"), PLAIN).bindings if "weaker" in each.rule]
+    assert any("files of subordinate ids" in each for each in plain[0].mechanisms)

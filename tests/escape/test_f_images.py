@@ -226,7 +226,7 @@ def test_F119_a_mount_has_its_place_among_the_trees_of_the_image(box: Box, syste
 
 
 @pytest.mark.as_root
-def test_F124_with_a_layer_everything_of_the_image_is_roots_and_the_image_stays(
+def test_F120_with_a_layer_everything_of_the_image_is_roots_and_the_image_stays(
     box: Box, system: bytes, tmp_path: Path
 ) -> None:
     """Kept for the workspace and this image; links of the image lead nowhere outside."""
@@ -267,7 +267,7 @@ def test_F124_with_a_layer_everything_of_the_image_is_roots_and_the_image_stays(
     assert len(list((box.state / "system").iterdir())) == 1
 
 
-def test_F125_root_over_an_image_is_the_caller_outside_with_ids_of_its_own(box: Box, tmp_path: Path) -> None:
+def test_F121_root_over_an_image_is_the_caller_outside_with_ids_of_its_own(box: Box, tmp_path: Path) -> None:
     """For a plain caller, too, by his subordinate ids; in the workspace nothing changes hands."""
     layout = image(tmp_path / "image", of_the_host(*SYSTEM, "chown", "chmod", "setpriv"), Env=["PATH=/bin"])
     box.file("own", "x")
@@ -309,7 +309,7 @@ def test_F125_root_over_an_image_is_the_caller_outside_with_ids_of_its_own(box: 
 
 
 @pytest.mark.as_user
-def test_F126_no_protected_name_is_made_where_the_tracer_cannot_look(box: Box, tmp_path: Path) -> None:
+def test_F122_no_protected_name_is_made_where_the_tracer_cannot_look(box: Box, tmp_path: Path) -> None:
     """A plain caller's tracer may not search what belongs to a subordinate id; the root inside may."""
     layout = image(tmp_path / "image", of_the_host(*SYSTEM, "chmod", "setpriv"), Env=["PATH=/bin"])
     script = """

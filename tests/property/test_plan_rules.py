@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from membrane.errors import PolicyError
+from membrane.plan import toolchains
 from membrane.plan.build import build
-from membrane.plan.hardening import NEVER_BY_PATTERN, PASSED, environment
+from membrane.plan.hardening import NEVER_BY_PATTERN, PASSED, UV_COPIES, environment
 from membrane.plan.model import (
     Bind,
     Devices,
@@ -30,7 +31,6 @@ from membrane.plan.mounts import (
     ETC_SECRET_FILES,
     ETC_SECRET_TREES,
     SYSTEM_TREES,
-    TOOLCHAINS,
     absolute,
     candidates,
     inside,
@@ -191,7 +191,7 @@ def test_rule_2_of_the_home_only_toolchains_and_path_trees_are_shown_and_never_w
     for op in plan_of(policy, host) or ():
         if isinstance(op, Overlay):
             assert op.lowers == (op.target,) and inside(op.layer, f"{host.layers}") and op.layer != host.layers, op
-            assert any(op.target == f"{host.home}/{name}" for name in TOOLCHAINS), op
+            assert any(op.target == f"{host.home}/{name}" for name in toolchains.NAMES), op
             assert not any(inside(path, op.target) for path in (host.workspace, host.state, *host.mounted)), op
         if not isinstance(op, Bind) or op.origin in (str(HERE), "workspace") or inside(op.source, host.state):
             continue
@@ -199,7 +199,7 @@ def test_rule_2_of_the_home_only_toolchains_and_path_trees_are_shown_and_never_w
         # A home below a system tree is covered by our own one at the same path.
         assert not inside(host.home, op.source) or op.source in SYSTEM_TREES, op
         if inside(op.source, host.home):
-            toolchain = any(op.source == f"{host.home}/{name}" for name in TOOLCHAINS)
+            toolchain = any(op.source == f"{host.home}/{name}" for name in toolchains.NAMES)
             assert toolchain or any(inside(tree, op.source) for tree in trees), op
 
 
@@ -323,7 +323,7 @@ def test_dangerous_names_are_inherited_only_when_they_are_named_exactly(
     assert not [name for name in result if name in NEVER_BY_PATTERN and name not in named]
     for name, value in result.items():
         fixed = {rule.value for rule in rules if rule.name == name and rule.value is not None}
-        own = name in ("HOME", "PWD", "MEMBRANE", "PATH", "USER", "LOGNAME")
+        own = name in ("HOME", "PWD", "MEMBRANE", "PATH", "USER", "LOGNAME") or (name, value) == UV_COPIES
         assert value == environ.get(name) or value in fixed or own, name
     # Whatever is inherited was asked for, by the short list or by a rule.
     patterns = [*PASSED, *(rule.name for rule in rules)]
@@ -338,7 +338,7 @@ def test_dangerous_names_are_inherited_only_when_they_are_named_exactly(
 def test_without_rules_only_the_short_list_is_inherited(environ: dict[str, str]) -> None:
     host = HostFacts(1000, 1000, "", False, "/home/dev", "/s", "/w", "box", tuple(environ.items()))
     result = dict(environment(Policy(), host, host.home))
-    assert set(result) - {"HOME", "PWD", "MEMBRANE", "PATH"} <= {
+    assert set(result) - {"HOME", "PWD", "MEMBRANE", "PATH", UV_COPIES[0]} <= {
         name for name in environ if name in PASSED or name.startswith("LC_")
     }
     assert (result["HOME"], result["PWD"], result["MEMBRANE"]) == ("/home/dev", "/w", "1")

@@ -21,7 +21,7 @@ Rules
 from __future__ import annotations
 
 from ..policy.model import MountRule, Origin
-from . import containers
+from . import containers, toolchains
 from .model import (
     RESOLVER_V4,
     Bind,
@@ -84,60 +84,6 @@ ETC_SECRET_TREES = (
     "/etc/docker",
     "/etc/letsencrypt",
 )
-# Toolchains below the home directory: programs and libraries, never credentials or caches.
-TOOLCHAINS = (
-    ".local/bin",
-    ".local/lib",
-    ".local/pipx",
-    ".local/share/claude",
-    ".local/share/pipx",
-    ".local/share/uv/python",
-    ".local/share/uv/tools",
-    ".local/share/mise/installs",
-    ".local/share/mise/shims",
-    ".local/share/fnm",
-    ".local/share/pnpm",
-    ".local/share/rtx",
-    ".asdf",
-    ".bun/bin",
-    ".cargo/bin",
-    ".rustup",
-    ".deno/bin",
-    ".dotnet",
-    ".fnm",
-    ".ghcup/bin",
-    ".ghcup/ghc",
-    ".jenv",
-    ".juliaup",
-    ".linuxbrew",
-    ".n",
-    ".nodenv",
-    ".npm-global",
-    ".nvm",
-    ".opam",
-    ".opencode/bin",
-    ".pyenv",
-    ".rbenv",
-    ".rye/shims",
-    ".rye/py",
-    ".rye/tools",
-    ".sdkman/candidates",
-    ".volta",
-    "anaconda3",
-    "bin",
-    "go/bin",
-    "miniconda3",
-    "miniforge3",
-    "sdk",
-)
-# Credentials in them: keys of certificates (.NET, X509Store of the user), tokens of opam-publish, and the configuration
-# of one installation (npm "prefix/etc/npmrc", conda), which may hold a token of a registry.
-TOOLCHAIN_SECRET_TREES = (".dotnet/corefx", ".opam/plugins/opam-publish")
-TOOLCHAIN_SECRET_FILES = (
-    *(".npm-global/etc/npmrc", ".n/etc/npmrc"),
-    *("anaconda3/.condarc", "miniconda3/.condarc", "miniforge3/.condarc"),
-)
-TOOLCHAIN_SECRETS = (*TOOLCHAIN_SECRET_TREES, *TOOLCHAIN_SECRET_FILES)
 # Never shown as a whole because PATH names them, and never a workspace: they hold what belongs to other programs and
 # users, such as their sockets.
 SHARED_PLACES = frozenset(
@@ -216,7 +162,7 @@ def candidates(home: str, path_variable: str) -> tuple[str, ...]:
         f"/etc/{CODEX}",
         WORKSPACE_NAME,
         HOME_NAME,
-        *(f"{home}/{name}" for name in (*TOOLCHAINS, *TOOLCHAIN_SECRETS)),
+        *(f"{home}/{name}" for name in (*toolchains.NAMES, *toolchains.SECRETS)),
         *trees,
         *{parent for tree in trees if not _in_system(tree) for parent in _ancestors(tree)},
         *(mark for tree in trees for mark in prefix_marks(tree)),
@@ -364,14 +310,14 @@ def _from_path(tree: str, facts: HostFacts) -> bool:
     if leads_to == tree:
         return True
     # A link may have been made by an agent in an earlier run: it opens no part of the home or the workspace.
-    if any(inside(leads_to, f"{facts.home}/{name}") for name in TOOLCHAINS):
+    if any(inside(leads_to, f"{facts.home}/{name}") for name in toolchains.NAMES):
         return True
     return not any(inside(leads_to, tree) for tree in (facts.home, facts.workspace, *ETC_SECRET_TREES))
 
 
 def _installations(facts: HostFacts) -> list[str]:
     """Read-only trees from PATH that no other operation shows."""
-    shown = [*SYSTEM_TREES, facts.workspace, *(f"{facts.home}/{name}" for name in TOOLCHAINS)]
+    shown = [*SYSTEM_TREES, facts.workspace, *(f"{facts.home}/{name}" for name in toolchains.NAMES)]
     out: list[str] = []
     for entry in path_trees(dict(facts.environ).get("PATH", ""), facts.home):
         if entry not in facts.existing or any(inside(entry, tree) for tree in shown) or not _from_path(entry, facts):
@@ -400,28 +346,19 @@ def _home(policy: Policy, facts: HostFacts, store: str) -> list[MountOp]:
     taken = [*(places(rule, facts)[1] for rule in policy.mounts), facts.workspace, facts.state]
     taken += [in_view(absolute(rule.path, facts.workspace), facts) for rule in policy.unix_sockets]
     links = dict(facts.links)
-    for tree in toolchains(facts):
+    for tree in toolchains.present(facts):
         # An overlay shows no mounts of the tree it is over, and what other rules place there is pinned in a bind only.
         plain = tree not in links and not any(inside(path, tree) for path in (*taken, *facts.mounted))
         if facts.layers and plain:
             layer = f"{facts.layers}/{tree[len(facts.home) + 1 :].replace('/', '-')}"
             # Not masks of their own: what an earlier run left in the layer must not end this one.
-            hidden = [path for path in _toolchain_secrets(facts) if inside(path, tree)]
+            hidden = [path for path in toolchains.secrets(facts) if inside(path, tree)]
             hidden += [path for path in facts.bound if inside(path, tree) and not policy.open_sockets]
             made = Overlay(tree, (tree,), layer, make=True, own=True, origin="toolchain", fallback=True)
             ops.append(made.replace(covered=tuple(hidden)))
         else:
             ops.append(Bind(tree, tree, own=True, optional=True, make=True, origin="toolchain"))
     return ops
-
-
-def toolchains(facts: HostFacts) -> list[str]:
-    """The toolchains that the caller has."""
-    return [tree for name in TOOLCHAINS if (tree := f"{facts.home}/{name}") in facts.existing]
-
-
-def _toolchain_secrets(facts: HostFacts) -> list[str]:
-    return [path for name in TOOLCHAIN_SECRETS if (path := f"{facts.home}/{name}") in facts.existing]
 
 
 def home_store(policy: Policy, facts: HostFacts) -> str:
@@ -528,8 +465,8 @@ def _masks(policy: Policy, facts: HostFacts, ops: Sequence[MountOp] = ()) -> lis
     ]
     bound = [op.target for op in ops if isinstance(op, Bind) and op.origin == "toolchain"]
     masks += [
-        Mask(path, path.endswith(TOOLCHAIN_SECRET_TREES), "host credentials")
-        for path in _toolchain_secrets(facts)
+        Mask(path, path.endswith(toolchains.SECRET_TREES), "host credentials")
+        for path in toolchains.secrets(facts)
         if any(inside(path, tree) for tree in bound) and not any(inside(tree, path) for tree in named)
     ]
     # A read-only mount does not keep a program from connecting: what listens in the host's trees now is covered.

@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-Toolchains of the home (``plan.mounts.TOOLCHAINS``) are the caller's to read and the sandbox's to write: each is an
+Toolchains of the home (``plan.toolchains``) are the caller's to read and the sandbox's to write: each is an
 overlay, and what is written is in a *layer*, ``STATE/layers/KEY/NUMBER/NAME``, as long as the home that it belongs
 to.  Nothing of it reaches the caller's directories, and no command reaches a layer but through its overlay.
 
@@ -28,7 +28,7 @@ import stat
 from ..errors import HostError
 from ..host.facts import NO_ID_MAPS, mount_points
 from ..host.private import make_private
-from ..plan import mounts
+from ..plan import mounts, toolchains
 from ..plan.model import Overlay, SystemLayer
 
 TYPE_CHECKING = False
@@ -92,7 +92,7 @@ def _wants(policy: Policy, facts: HostFacts) -> bool:
     """Are there overlays that need a layer: over toolchains, or for volumes of an image, which has none of those?"""
     if facts.image is not None:
         return bool(facts.image.volumes)
-    return policy.view == "project" and bool(mounts.toolchains(facts))
+    return policy.view == "project" and bool(toolchains.present(facts))
 
 
 def _above(policy: Policy, facts: HostFacts) -> str:
@@ -129,7 +129,7 @@ class Layers:
         try:
             if facts.layers:
                 self._take_toolchains(_above(policy, facts))
-            elif policy.view == "project" and mounts.toolchains(facts):  # of volumes of an image the receipt says it
+            elif policy.view == "project" and toolchains.present(facts):  # of volumes of an image the receipt says it
                 cause = f"toolchains of the home are read-only: {facts.state} is on a file system that takes no layers"
                 self._note(f"{cause}; set MEMBRANE_HOME to a directory on a disk")
             if facts.system is not None:

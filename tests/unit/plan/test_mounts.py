@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from membrane.plan import toolchains
 from membrane.plan.model import Bind, File, HostFacts, Mask, Overlay, Pin, ReadOnly, ScanHit
 from membrane.plan.mounts import (
-    TOOLCHAIN_SECRETS,
-    TOOLCHAINS,
     absolute,
     base,
     candidates,
@@ -131,8 +130,8 @@ def test_two_workspaces_never_share_a_home_and_names_are_safe_file_names() -> No
 
 
 def test_toolchains_hold_no_dot_dot_and_no_credentials() -> None:
-    assert len(set(TOOLCHAINS)) == len(TOOLCHAINS)
-    for name in TOOLCHAINS:
+    assert len(set(toolchains.NAMES)) == len(toolchains.NAMES)
+    for name in toolchains.NAMES:
         parts = name.split("/")
         assert not {"", ".", "..", ".ssh", ".aws", ".gnupg", ".config", ".cargo", ".netrc"} & {parts[-1]}, name
         assert parts[0] not in (".ssh", ".aws", ".gnupg", ".config", ".kube", ".docker"), name
@@ -162,7 +161,7 @@ def test_a_toolchain_is_written_in_a_layer_and_read_where_nothing_else_lies_in_i
     assert kinds(layers="") == {"sdk": "Bind", ".nvm": "Bind"}
     layers = [op.layer for op in base(Policy(), LAYERED) if isinstance(op, Overlay)]
     assert layers == ["/home/dev/.membrane/l/.nvm", "/home/dev/.membrane/l/sdk"]
-    assert len({name.replace("/", "-") for name in TOOLCHAINS}) == len(TOOLCHAINS)
+    assert len({name.replace("/", "-") for name in toolchains.NAMES}) == len(toolchains.NAMES)
 
 
 def test_sockets_and_credentials_in_a_toolchain_are_covered_whatever_it_is_mounted_by() -> None:
@@ -178,9 +177,9 @@ def test_sockets_and_credentials_in_a_toolchain_are_covered_whatever_it_is_mount
     assert [path for path in masks if path.startswith("/home")] == [keys, *service]
     named = Policy(mounts=(MountRule(keys, "ro", HERE),))
     assert keys not in [op.target for op in base(named, facts) if isinstance(op, Mask)]
-    assert {f"/home/dev/{name}" for name in TOOLCHAIN_SECRETS} <= set(candidates("/home/dev", ""))
-    for name in TOOLCHAIN_SECRETS:
-        assert any(name.startswith(f"{tree}/") for tree in TOOLCHAINS), name
+    assert {f"/home/dev/{name}" for name in toolchains.SECRETS} <= set(candidates("/home/dev", ""))
+    for name in toolchains.SECRETS:
+        assert any(name.startswith(f"{tree}/") for tree in toolchains.NAMES), name
 
 
 def test_a_mount_point_in_a_host_tree_is_never_made() -> None:

@@ -27,7 +27,7 @@ import struct
 import time
 
 from ..errors import HostError
-from ..plan.model import Bind, Mask, Overlay, ReadOnly
+from ..plan.model import Bind, Copy, Mask, Overlay, ReadOnly
 from ..plan.mounts import inside
 from ..policy.reasons import HIDDEN, READ_ONLY
 from . import landlock, pool, seccomp
@@ -38,6 +38,7 @@ from .confine import give_up_privileges
 from .init import execute, set_limits
 from .pool import Shared
 from .ready import ready
+from .writing import write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -100,7 +101,11 @@ def grants(ops: Sequence[MountOp], directory: str) -> Shared:
     Raises:
         HostError: more names are beside what is hidden than can be listed.
     """
-    hidden = {os.path.realpath(op.target) for op in ops if isinstance(op, Mask)}
+    copies = {
+        os.path.realpath(op.target): (f"{directory}/copies/{number}", op.writable)
+        for number, op in enumerate(op for op in ops if isinstance(op, Copy))
+    }
+    hidden = {os.path.realpath(op.target) for op in ops if isinstance(op, Mask)} | set(copies)
     frozen = {os.path.realpath(op.target) for op in ops if isinstance(op, ReadOnly)}
     trees: list[tuple[str, bool]] = []
     for op in ops:
@@ -129,7 +134,17 @@ def grants(ops: Sequence[MountOp], directory: str) -> Shared:
             reason = str(HIDDEN if isinstance(op, Mask) else READ_ONLY)
             denied.setdefault(os.path.realpath(above or "/").rstrip("/") + "/" + name, reason)
     emptied = frozenset(os.path.realpath(op.target) for op in ops if isinstance(op, Mask) and op.empty)
-    return Shared(out + walk.out, walk.shared, denied, emptied)
+    return Shared(out + walk.out, walk.shared, denied, emptied, copies)
+
+
+def write_copies(ops: Sequence[MountOp], directory: str) -> None:
+    """Make the files that are shown instead of others, as ``grants`` numbers them; the command has no rule for them."""
+    for number, op in enumerate(op for op in ops if isinstance(op, Copy)):
+        fd = os.open(f"{directory}/copies/{number}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            write_all(fd, op.content)
+        finally:
+            os.close(fd)
 
 
 class _Walk:
@@ -198,6 +213,7 @@ def keeper(start: Start, channel: Channel, made: Inside, supervisor: int) -> NoR
     if not isinstance(fill, m.Fill):
         _end([made.directory])
     with Step(channel, "bind a file rule"):
+        write_copies(fill.late.ops, made.directory)
         granted = grants((*start.plan.mounts, *fill.late.ops), made.directory)
         ready = pool.make(granted, made.directory) if granted.shared else None
     rules, own = granted.rules, [made.directory, *([ready.directory] if ready else [])]

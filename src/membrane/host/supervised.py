@@ -155,7 +155,7 @@ class Sockets:
         self._tcp, self._dns, self._destinations = tcp, dns, destinations
         self._doors, self._processes = doors, processes
         self._names = Names(granted, pool, self._listener, self._read, judge, report, empty)
-        self._metadata = Metadata(self._names.may_change, self._read)
+        self._metadata = Metadata(self._names.may_change, self._read, self._names.stands_for)
         destinations.setblocking(False)
         datagrams.setblocking(False)
         self._datagrams, self._told, self._report = datagrams, set[tuple[bytes, int]](), report

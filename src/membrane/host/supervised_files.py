@@ -36,12 +36,19 @@ class Metadata:
 
     Args:
         may: says of a file's path and status whether the command may change it.
+        stands_for: gives for a path the copy that the command has of it and can change; empty: there is none.
         read: bytes of the caller's memory: call, address, size; fewer where it ends.
     """
 
-    def __init__(self, may: Callable[[str, os.stat_result], bool], read: Callable[[Call, int, int], bytes]) -> None:
+    def __init__(
+        self,
+        may: Callable[[str, os.stat_result], bool],
+        read: Callable[[Call, int, int], bytes],
+        stands_for: Callable[[str], str] = lambda _path: "",
+    ) -> None:
         self._may = may
         self._read = read
+        self._stands_for = stands_for
 
     def on_chmod(self, call: Call) -> int:
         return self._mode(call, self._open(call, _AT_FDCWD, call[3]), call[4])
@@ -160,6 +167,9 @@ class Metadata:
     def _named(self, place: int) -> int:
         """What a path led to has to be a file of the view."""
         path = os.readlink(f"/proc/self/fd/{place}")
+        if copy := self._stands_for(path):
+            os.close(place)
+            return os.open(copy, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
         if path.startswith("/") and self._may(path, os.fstat(place)):
             return place
         os.close(place)

@@ -513,7 +513,9 @@ def test_terminals_and_pipes_of_the_same_user_outside_are_closed(world: World) -
     finally:
         for fd in (master, slave, reader, writer):
             os.close(fd)
-    assert found["other"] == found["pipe"] == found["pipe by link"] == "EACCES"
+    assert found["other"] == "EACCES"
+    # A process of root with capabilities is closed to the keeper as well; of another one no link is followed.
+    assert {found["pipe"], found["pipe by link"]} <= {"EACCES", "ELOOP"}
     assert found["own"] == "mine" and found["own pipe"] == "ok"
     assert found["none"] == "ENOTTY" and found["closed"] == "EBADF"
     assert outside["other"] == outside["pipe"] == outside["pipe by link"] == "ok"

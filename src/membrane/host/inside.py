@@ -33,7 +33,7 @@ from ..policy.reasons import HIDDEN, READ_ONLY
 from . import landlock, pool, seccomp
 from . import messages as m
 from . import syscalls as sc
-from .channel import SIGCHLD, SIGCONT, SIGKILL, Step, run_child
+from .channel import SIGCHLD, SIGCONT, SIGKILL, SIGSTOP, Step, run_child
 from .confine import give_up_privileges
 from .init import execute, set_limits
 from .pool import Shared
@@ -58,6 +58,8 @@ MOST_LISTED = 200_000  # names that are looked at to leave out those that a rule
 REMOVE = 60.0  # seconds for a directory to be removed
 AT_ONCE = 4096  # names of a directory that are looked at together
 END_ROUNDS = 2000  # walks over the processes at most, until none is left
+MOST_STOPPED = 8192  # processes that are held before they are killed
+DYING = 0.1  # seconds of one of them for the first of those that were killed to end
 _WALL = 0x40000000  # wait(2), __WALL: children that were made without SIGCHLD as well
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx")
 _TIOCSCTTY, _TIOCSPTLCK, _TIOCGPTN = 0x540E, 0x40045431, 0x80045430
@@ -512,24 +514,46 @@ def below(root: int) -> list[int]:
 def end_all() -> bool:
     """Kill the descendants of this process, a subreaper, until it has no child; false: some are left after
     ``END_ROUNDS`` walks, as they fork faster than we kill.
+
+    Those that are left after the first walk may fork: they are stopped first, until a walk finds no other one.  What is
+    stopped makes no room for a new process, as what is killed does.
     """
-    root = os.getpid()
-    for _round in range(END_ROUNDS):
+    root, held, most = os.getpid(), dict[int, int](), min(MOST_STOPPED, sc.open_files() // 2)
+    for number in range(END_ROUNDS):
         if not _has_children():
             return True
-        for pid in below(root):
+        fresh = [pid for pid in below(root) if pid not in held]
+        for pid in fresh:
+            if (handle := _signalled(pid, root, SIGSTOP if number else SIGKILL)) >= 0:
+                held[pid] = handle
+        if number and fresh and len(held) < most:
+            continue
+        for handle in held.values():
             try:
-                handle = os.pidfd_open(pid)
-            except OSError:
-                continue
-            try:  # the number may have become another's between the walk and the handle
-                if _is_below(pid, root):
-                    _signal.pidfd_send_signal(handle, SIGKILL)
-            except OSError:
-                pass
-            finally:
-                os.close(handle)
+                _signal.pidfd_send_signal(handle, SIGKILL)
+            except ProcessLookupError:
+                pass  # it has ended
+        ready(held.values(), seconds=DYING)  # to free much memory takes time
+        for handle in held.values():
+            os.close(handle)
+        held.clear()
     return False
+
+
+def _signalled(pid: int, root: int, number: int) -> int:
+    """A pidfd of a descendant that got a signal; -1: it is none (any more), as a number may become another's."""
+    try:
+        handle = os.pidfd_open(pid)
+    except OSError:
+        return -1
+    try:
+        if _is_below(pid, root):
+            _signal.pidfd_send_signal(handle, number)
+            return handle
+    except OSError:
+        pass
+    os.close(handle)
+    return -1
 
 
 def _has_children() -> bool:

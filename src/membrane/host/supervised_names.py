@@ -268,10 +268,12 @@ class Names:
             if follow:
                 try:
                     path = os.readlink(name, dir_fd=parent) + (b"/" if slash else b"")
-                    base = parent
-                    continue
                 except OSError:
-                    pass
+                    return Place(parent, name, slash=slash)
+                if os.readlink(f"/proc/self/fd/{parent}").startswith("/proc/"):
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))  # it says a path, and is none
+                base = parent
+                continue
             return Place(parent, name, slash=slash)
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
 

@@ -115,6 +115,8 @@ membrane -q --backend landlock --no-presets -- sh -c '
 grep -l ^sleep /proc/[0-9]*/cmdline && echo left
 membrane -q --backend landlock --events events -- true
 grep -q "shared with the container" events && echo receipt
+membrane -q --backend landlock --profile claude -- sh -c 'echo state > ~/.claude/state'
+membrane -q --backend landlock --profile claude -- sh -c 'cat ~/.claude/state'
 python3 -m http.server 8000 --bind 127.0.0.1 >/dev/null 2>&1 &
 until python3 -c 'import socket; socket.create_connection(("127.0.0.1", 8000))' 2>/dev/null; do :; done
 membrane -q --backend landlock -a host.internal:8000 -- python3 -c '
@@ -132,7 +134,7 @@ except OSError as error:
 def test_without_any_option_the_backend_landlock_works(daemon: Daemon, user: str) -> None:
     done = run(daemon, user=user, command=INSIDE)
     assert done.returncode == 0, done
-    assert done.stdout.splitlines() == ["hidden", "kept", "status 7", "receipt", "made", "111"], done
+    assert done.stdout.splitlines() == ["hidden", "kept", "status 7", "receipt", "state", "made", "111"], done
 
 
 REPOSITORY = """\

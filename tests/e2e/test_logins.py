@@ -28,20 +28,25 @@ def claude_login(box: Box, expires: int = FAR) -> Path:
     return path
 
 
-def test_the_copy_has_placeholders_and_is_the_commands(box: Box) -> None:
+BACKENDS = pytest.mark.parametrize("backend", ["native", "landlock"])
+
+
+@BACKENDS
+def test_the_copy_has_placeholders_and_is_the_commands(box: Box, backend: str) -> None:
     path = claude_login(box)
+    chosen = ("--no-trace", f"--backend={backend}", "--profile=claude")
     before = path.read_text()
     script = "cat ~/.claude/.credentials.json; echo x >> ~/.claude/.credentials.json && echo; echo written; env"
-    done = box.run("--profile=claude", "--", "sh", "-c", script)
+    done = box.run(*chosen, "--", "sh", "-c", script)
     assert done.returncode == 0 and "written" in done.stdout, done
     assert done.stderr == f"membrane: your log-in in {path} is used from now on; the command sees placeholders\n"
-    assert box.run("--profile=claude", "--", "true").stderr == "", "once"
+    assert box.run(*chosen, "--", "true").stderr == "", "once"
     shown = json.loads(done.stdout.splitlines()[0])["claudeAiOauth"]
     assert shown["subscriptionType"] == "max" and shown["expiresAt"] == FAR
     assert len(shown["accessToken"]) == len(ACCESS) and shown["accessToken"].startswith("sk-ant-oat01-")
     assert ACCESS not in done.stdout and REFRESH not in done.stdout
     assert path.read_text() == before
-    assert "x" not in box.run("--profile=claude", "--", "tail", "-c2", f"{box.home}/.claude/.credentials.json").stdout
+    assert "x" not in box.run(*chosen, "--", "sh", "-c", "tail -c2 ~/.claude/.credentials.json").stdout
     own = box.state / "agents" / "claude" / ".claude" / ".credentials.json"
     assert own.read_bytes() == b"", "no placeholder is kept either"
 
@@ -60,29 +65,31 @@ def test_another_profile_shows_none(box: Box) -> None:
     assert "No such file" in done.stderr
 
 
-def claude(box: Box) -> Any:
+def claude(box: Box, backend: str = "native") -> Any:
     arguments = [*options(NO_KEY), f"--extra-ca={box.world.ca}", f"--events={box.events_path}", "--", *CLAUDE]
-    done = box.run(*arguments, env=path_with("claude"), timeout=AGENT_PATIENCE)
+    done = box.run(f"--backend={backend}", *arguments, env=path_with("claude"), timeout=AGENT_PATIENCE)
     assert done.returncode == 0, done
     return done
 
 
 @pytest.mark.needs_tool("claude")
-def test_claude_code_is_logged_in(box: Box) -> None:
+@BACKENDS
+def test_claude_code_is_logged_in(box: Box, backend: str) -> None:
     claude_login(box)
     before = len(box.world.model_calls())
-    claude(box)
+    claude(box, backend)
     calls = box.world.model_calls(api="messages")
     assert calls and {call["authorization"] for call in box.world.model_calls()[before:]} == {f"Bearer {ACCESS}"}
     assert ACCESS not in box.events_path.read_text()
 
 
 @pytest.mark.needs_tool("claude")
-def test_claude_code_renews_it(box: Box) -> None:
+@BACKENDS
+def test_claude_code_renews_it(box: Box, backend: str) -> None:
     """The token has ended: the real refresh token goes up, the new ones are written outside and are not seen inside."""
     path = claude_login(box, expires=1000)
     before = len(box.world.model_calls())
-    claude(box)
+    claude(box, backend)
     calls = box.world.model_calls()[before:]
     asked = [call["asked"] for call in calls if call["api"] == "tokens"]
     assert [each["refresh_token"] for each in asked] == [REFRESH]

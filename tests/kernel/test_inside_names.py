@@ -166,6 +166,25 @@ def test_scripts_programs_trees_and_saves_of_editors_work_beside_a_hidden_file(p
     assert names[3].split() == [".env", ".membrane.yaml", "free", "kept.txt", "old.txt", "sub"]
 
 
+def test_a_descriptor_of_a_process_outside_leads_nowhere(place: Place) -> None:
+    """Its link in proc(5) is one that the keeper can read, and a path to a file of the workspace."""
+    held = os.open(
+        place.path / ".env", os.O_RDONLY
+    )  # it is shown empty: by the keeper, so what it takes that for counts
+    try:
+        body = f"""
+outer = os.open("/proc/{os.getpid()}/fd", os.O_PATH)
+own = os.open("/proc/self/fd", os.O_PATH)
+mine = os.open("old.txt", os.O_RDONLY)
+print(json.dumps([outcome(lambda: read("{held}", dir_fd=outer)), outcome(lambda: read(str(mine), dir_fd=own))]))
+"""
+        found, control = place.python(body), place.python(body, outside=True)
+    finally:
+        os.close(held)
+    assert control == [SECRET, "old"]
+    assert found == ["EACCES", "old"]
+
+
 def test_modes_are_those_of_the_callers_umask(place: Place) -> None:
     body = """
 os.mkdir("d1", 0o777); write("f1"); os.mkfifo("p1", 0o666)

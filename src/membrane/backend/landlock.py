@@ -172,11 +172,15 @@ class InsideCell(Cell):
         self.terminal, self.kept, self.reads = -1, {}, None
         self.directory = _directory(start.session)
         os.mkdir(self.directory, 0o700)
-        for name in ("tmp", "home", "files", "doors", "none"):
+        for name in ("tmp", "home", "files", "doors", "copies", "none"):
             os.mkdir(f"{self.directory}/{name}", 0o700)
         home = dict(start.plan.environment)["HOME"]
-        for link in (op for op in start.plan.mounts if isinstance(op, Symlink)):
-            statelinks.put(self._own(home), link.target[len(home) + 1 :], link.to)
+        try:
+            for link in (op for op in start.plan.mounts if isinstance(op, Symlink)):
+                statelinks.put(self._own(home), link.target[len(home) + 1 :], link.to)
+        except BaseException:
+            inside.remove(self.directory)  # nobody has this object yet
+            raise
         self._listener = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
         self._listener.bind(("127.0.0.1", 0))
         self._listener.listen(BACKLOG)

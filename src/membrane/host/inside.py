@@ -27,17 +27,18 @@ import struct
 import time
 
 from ..errors import HostError
-from ..plan.model import Bind, Mask, Overlay, ReadOnly
+from ..plan.model import Bind, Copy, Mask, Overlay, ReadOnly
 from ..plan.mounts import inside
 from ..policy.reasons import HIDDEN, READ_ONLY
 from . import landlock, pool, seccomp
 from . import messages as m
 from . import syscalls as sc
-from .channel import SIGCHLD, SIGCONT, SIGKILL, Step, run_child
+from .channel import SIGCHLD, SIGCONT, SIGKILL, SIGSTOP, Step, run_child
 from .confine import give_up_privileges
 from .init import execute, set_limits
 from .pool import Shared
 from .ready import ready
+from .writing import write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ MOST_LISTED = 200_000  # names that are looked at to leave out those that a rule
 REMOVE = 60.0  # seconds for a directory to be removed
 AT_ONCE = 4096  # names of a directory that are looked at together
 END_ROUNDS = 2000  # walks over the processes at most, until none is left
+MOST_STOPPED = 8192  # processes that are held before they are killed
+DYING = 0.1  # seconds of one of them for the first of those that were killed to end
 _WALL = 0x40000000  # wait(2), __WALL: children that were made without SIGCHLD as well
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx")
 _TIOCSCTTY, _TIOCSPTLCK, _TIOCGPTN = 0x540E, 0x40045431, 0x80045430
@@ -100,7 +103,11 @@ def grants(ops: Sequence[MountOp], directory: str) -> Shared:
     Raises:
         HostError: more names are beside what is hidden than can be listed.
     """
-    hidden = {os.path.realpath(op.target) for op in ops if isinstance(op, Mask)}
+    copies = {
+        os.path.realpath(op.target): (f"{directory}/copies/{number}", op.writable)
+        for number, op in enumerate(op for op in ops if isinstance(op, Copy))
+    }
+    hidden = {os.path.realpath(op.target) for op in ops if isinstance(op, Mask)} | set(copies)
     frozen = {os.path.realpath(op.target) for op in ops if isinstance(op, ReadOnly)}
     trees: list[tuple[str, bool]] = []
     for op in ops:
@@ -129,7 +136,17 @@ def grants(ops: Sequence[MountOp], directory: str) -> Shared:
             reason = str(HIDDEN if isinstance(op, Mask) else READ_ONLY)
             denied.setdefault(os.path.realpath(above or "/").rstrip("/") + "/" + name, reason)
     emptied = frozenset(os.path.realpath(op.target) for op in ops if isinstance(op, Mask) and op.empty)
-    return Shared(out + walk.out, walk.shared, denied, emptied)
+    return Shared(out + walk.out, walk.shared, denied, emptied, copies)
+
+
+def write_copies(ops: Sequence[MountOp], directory: str) -> None:
+    """Make the files that are shown instead of others, as ``grants`` numbers them; the command has no rule for them."""
+    for number, op in enumerate(op for op in ops if isinstance(op, Copy)):
+        fd = os.open(f"{directory}/copies/{number}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            write_all(fd, op.content)
+        finally:
+            os.close(fd)
 
 
 class _Walk:
@@ -198,6 +215,7 @@ def keeper(start: Start, channel: Channel, made: Inside, supervisor: int) -> NoR
     if not isinstance(fill, m.Fill):
         _end([made.directory])
     with Step(channel, "bind a file rule"):
+        write_copies(fill.late.ops, made.directory)
         granted = grants((*start.plan.mounts, *fill.late.ops), made.directory)
         ready = pool.make(granted, made.directory) if granted.shared else None
     rules, own = granted.rules, [made.directory, *([ready.directory] if ready else [])]
@@ -496,24 +514,46 @@ def below(root: int) -> list[int]:
 def end_all() -> bool:
     """Kill the descendants of this process, a subreaper, until it has no child; false: some are left after
     ``END_ROUNDS`` walks, as they fork faster than we kill.
+
+    Those that are left after the first walk may fork: they are stopped first, until a walk finds no other one.  What is
+    stopped makes no room for a new process, as what is killed does.
     """
-    root = os.getpid()
-    for _round in range(END_ROUNDS):
+    root, held, most = os.getpid(), dict[int, int](), min(MOST_STOPPED, sc.open_files() // 2)
+    for number in range(END_ROUNDS):
         if not _has_children():
             return True
-        for pid in below(root):
+        fresh = [pid for pid in below(root) if pid not in held]
+        for pid in fresh:
+            if (handle := _signalled(pid, root, SIGSTOP if number else SIGKILL)) >= 0:
+                held[pid] = handle
+        if number and fresh and len(held) < most:
+            continue
+        for handle in held.values():
             try:
-                handle = os.pidfd_open(pid)
-            except OSError:
-                continue
-            try:  # the number may have become another's between the walk and the handle
-                if _is_below(pid, root):
-                    _signal.pidfd_send_signal(handle, SIGKILL)
-            except OSError:
-                pass
-            finally:
-                os.close(handle)
+                _signal.pidfd_send_signal(handle, SIGKILL)
+            except ProcessLookupError:
+                pass  # it has ended
+        ready(held.values(), seconds=DYING)  # to free much memory takes time
+        for handle in held.values():
+            os.close(handle)
+        held.clear()
     return False
+
+
+def _signalled(pid: int, root: int, number: int) -> int:
+    """A pidfd of a descendant that got a signal; -1: it is none (any more), as a number may become another's."""
+    try:
+        handle = os.pidfd_open(pid)
+    except OSError:
+        return -1
+    try:
+        if _is_below(pid, root):
+            _signal.pidfd_send_signal(handle, number)
+            return handle
+    except OSError:
+        pass
+    os.close(handle)
+    return -1
 
 
 def _has_children() -> bool:

@@ -34,9 +34,10 @@ class Shared:
         shared: directories of writable trees in which names are made here; whether Landlock lets them be read.
         denied: hidden and read-only names, each with the reason.
         emptied: those of them that are shown empty, as files and directories that can be read.
+        copies: those that are shown as a copy, a file of ours, and whether that can be written.
     """
 
-    __slots__ = ("denied", "emptied", "rules", "shared")
+    __slots__ = ("copies", "denied", "emptied", "rules", "shared")
 
     def __init__(
         self,
@@ -44,12 +45,16 @@ class Shared:
         shared: dict[str, bool],
         denied: dict[str, str],
         emptied: frozenset[str] = frozenset(),
+        copies: dict[str, tuple[str, bool]] | None = None,
     ) -> None:
         self.rules, self.shared, self.denied, self.emptied = rules, shared, denied, emptied
+        self.copies = copies or {}
 
     @property
     def asks(self) -> str:
         """Which opens are to be notified (``seccomp.supervised_program``)."""
+        if self.copies:
+            return "reads"
         if not self.shared:
             return ""
         return "writes" if all(self.shared.values()) else "reads"

@@ -155,7 +155,7 @@ class Sockets:
         self._tcp, self._dns, self._destinations = tcp, dns, destinations
         self._doors, self._processes = doors, processes
         self._names = Names(granted, pool, self._listener, self._read, judge, report, empty)
-        self._metadata = Metadata(self._names.may_change, self._read)
+        self._metadata = Metadata(self._names.may_change, self._read, self._names.stands_for)
         destinations.setblocking(False)
         datagrams.setblocking(False)
         self._datagrams, self._told, self._report = datagrams, set[tuple[bytes, int]](), report
@@ -466,25 +466,26 @@ class Sockets:
         return 0
 
     def _dial(self, asked: Channel) -> None:
-        """The gateway asks for a connection to a server of the command; at the end of it nobody asks any more."""
+        """The gateway asks for a connection to a server of the command.
+
+        Answers come in the order of the questions, so after one that is missing, and at its end, none is answered.
+        """
         from .messages import DialServer, SocketMade
 
+        made = -1
         try:
             wanted = asked.receive()
-            made = self._servers.dial(wanted.port) if isinstance(wanted, DialServer) else None
+            if isinstance(wanted, DialServer):
+                made = self._servers.dial(wanted.port)
+                asked.send(SocketMade(None if made < 0 else made))
+                return
         except (OSError, MembraneError):
-            made = None
-        if made is None:
-            self._unwatch(asked.fileno())
-            asked.close()
-            return
-        try:
-            asked.send(SocketMade(None if made < 0 else made))
-        except OSError:
-            pass  # its end is on the way
+            pass
         finally:
             if made >= 0:
                 os.close(made)
+        self._unwatch(asked.fileno())
+        asked.close()
 
     def _on_setsockopt(self, call: Call) -> int | None:
         held = self._known(call)

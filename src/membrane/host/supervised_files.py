@@ -36,12 +36,19 @@ class Metadata:
 
     Args:
         may: says of a file's path and status whether the command may change it.
+        stands_for: gives for a path the copy that the command has of it and can change; empty: there is none.
         read: bytes of the caller's memory: call, address, size; fewer where it ends.
     """
 
-    def __init__(self, may: Callable[[str, os.stat_result], bool], read: Callable[[Call, int, int], bytes]) -> None:
+    def __init__(
+        self,
+        may: Callable[[str, os.stat_result], bool],
+        read: Callable[[Call, int, int], bytes],
+        stands_for: Callable[[str], str] = lambda _path: "",
+    ) -> None:
         self._may = may
         self._read = read
+        self._stands_for = stands_for
 
     def on_chmod(self, call: Call) -> int:
         return self._mode(call, self._open(call, _AT_FDCWD, call[3]), call[4])
@@ -65,8 +72,8 @@ class Metadata:
         return self._owner(self._open(call, call[3], call[4], call[7]), call[5], call[6])
 
     def on_utimensat(self, call: Call) -> int:
-        place = self._open(call, call[3], call[4], call[6]) if call[4] else self._opened(call, call[3])
         times = self._exactly(call, call[5], 32) if call[5] else None
+        place = self._open(call, call[3], call[4], call[6]) if call[4] else self._opened(call, call[3])
         return self._done(place, lambda path: sc.utimensat(path, times))
 
     def on_setxattr(self, call: Call) -> int:
@@ -159,10 +166,17 @@ class Metadata:
 
     def _named(self, place: int) -> int:
         """What a path led to has to be a file of the view."""
-        path = os.readlink(f"/proc/self/fd/{place}")
-        if path.startswith("/") and self._may(path, os.fstat(place)):
-            return place
-        os.close(place)
+        found = place
+        try:
+            path = os.readlink(f"/proc/self/fd/{place}")
+            if copy := self._stands_for(path):
+                return os.open(copy, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+            if path.startswith("/") and self._may(path, os.fstat(place)):
+                place = -1
+                return found
+        finally:
+            if place >= 0:
+                os.close(place)
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
     def _exactly(self, call: Call, at: int, size: int) -> bytes:

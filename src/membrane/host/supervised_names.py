@@ -10,7 +10,8 @@ command may do there by name, ``Names`` does: the filter asks before open(2), mk
   those of proc(5) are not), and what that is, and not its name, is judged and used: by its path now, which no process
   of the sandbox can change for a shared directory, as each is a name that a shared one holds.
 * What is opened is opened once (O_PATH, O_NOFOLLOW), judged by its inode, and that descriptor is opened again for the
-  process and handed over (SECCOMP_IOCTL_NOTIF_ADDFD).  A hidden file is refused under whatever name it has.
+  process and handed over (SECCOMP_IOCTL_NOTIF_ADDFD).  A hidden file is refused under whatever name it has.  Of a
+  masked one a copy is handed over.
 * Where Landlock decides alone, beyond shared directories, the call goes on.  Nothing is gained by changing the path
   after that: what is hidden has no rule there either.
 
@@ -129,7 +130,7 @@ class Names:
         self._rules = {path: writes for path, writes in named.items() if os.path.dirname(path) not in self._shared}
         self._pool, self._listener, self._read = pool, listener, read
         self._judge, self._report = judge, report
-        self._emptied, self._empty = granted.emptied, empty
+        self._emptied, self._empty, self._copies = granted.emptied, empty, granted.copies
         self._root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self._granted = set(pool.identities) if pool else set()
         self._granted.update(_identities(path for path, writes in named.items() if writes and path not in self._rules))
@@ -140,7 +141,7 @@ class Names:
         self._skipped = tuple(
             os.fsencode(prefix)
             for prefix in ("/usr/", "/lib/", "/lib64/", "/bin/", "/etc/", "/proc/", "/sys/", "/dev/")
-            if not any(path.startswith(prefix) for path in self._shared)
+            if not any(path.startswith(prefix) for path in (*self._shared, *self._copies))
         )
 
     # ------------------------------------------------------------ whose it is
@@ -168,9 +169,16 @@ class Names:
 
     def may_change(self, path: str, status: os.stat_result) -> bool:
         """May the command change a file that it has opened?"""
+        if any(writes and copy == path for copy, writes in self._copies.values()):
+            return True
         return self.state(path) is not CLOSED and not (
             path not in self._shared and identity(status) in self._denied_inodes
         )
+
+    def stands_for(self, path: str) -> str:
+        """The copy that the command has of a file and can write; empty: there is none."""
+        copy, writes = self._copies.get(path, ("", False))
+        return copy if writes else ""
 
     def _hides(self, path: str) -> bool:
         """Is what is new there unreadable without a rule of its own?"""
@@ -181,7 +189,11 @@ class Names:
         return not self._shared[path]
 
     def _keep(self, path: str, *, directory: bool = False) -> None:
-        """Raises PermissionError: a name is not to be changed."""
+        """Raises PermissionError: a name is not to be changed; OSError: EBUSY, as where a file is bound over it:
+        programs go on by writing in place.
+        """
+        if self.stands_for(path):
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
         if path in self._denied or path in self._shared:
             raise self._refuse(path)
         if why := self._standing(path, directory):
@@ -256,10 +268,12 @@ class Names:
             if follow:
                 try:
                     path = os.readlink(name, dir_fd=parent) + (b"/" if slash else b"")
-                    base = parent
-                    continue
                 except OSError:
-                    pass
+                    return Place(parent, name, slash=slash)
+                if os.readlink(f"/proc/self/fd/{parent}").startswith("/proc/"):
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))  # it says a path, and is none
+                base = parent
+                continue
             return Place(parent, name, slash=slash)
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
 
@@ -288,6 +302,9 @@ class Names:
                 if state is NATIVE and flags & os.O_CREAT and not os.path.lexists(place.path):
                     self._object(place, "file", fresh=_is_fresh(flags))
                 reading = flags & (os.O_ACCMODE | os.O_CREAT | os.O_TRUNC) == os.O_RDONLY
+                copy, writes = self._copies.get(place.path, ("", False))
+                if copy and (reading or writes):
+                    return self._inject(call, self._copy(copy, place, flags), flags)
                 if reading and self._denied.get(place.path) == HIDDEN:
                     self._report(place.path, HIDDEN, "read")
                     if place.path in self._emptied:
@@ -316,6 +333,14 @@ class Names:
                     continue
                 return self._inject(call, made, flags)
             raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    def _copy(self, copy: str, place: Place, flags: int) -> int:
+        """What the command has in the place of a file."""
+        if flags & os.O_CREAT and flags & os.O_EXCL:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+        if flags & os.O_DIRECTORY or place.slash:
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        return os.open(copy, flags & ~_TO_US | os.O_NOFOLLOW | os.O_CLOEXEC)
 
     def _nothing(self, place: Place, flags: int) -> int:
         """Something that is empty and can only be read, in the place of what is shown so."""

@@ -109,6 +109,9 @@ def _binding(rule: RuleBinding) -> RuleBinding:
     words = rule.rule.split(" ", 1)[0]
     if words in ("hide", "readonly", "protect") and "mount" in " ".join(rule.mechanisms):
         return rule.replace(mechanisms=(_PARTIAL.get(words, _PARTIAL["readonly"]),), status="partial")
+    if rule.rule.startswith("mask file:"):
+        copied = "Landlock; the supervisor opens a copy with placeholders; stat(2) tells of the file itself"
+        return rule.replace(mechanisms=(copied, *rule.mechanisms[1:]), status="partial")
     if words == "limit" and "disk=" in rule.rule:
         return rule.replace(mechanisms=("RLIMIT_FSIZE per file, count of what is kept",), status="partial")
     changed = tuple({"mount namespace": "Landlock"}.get(each, each) for each in rule.mechanisms)
@@ -126,7 +129,11 @@ def _refuse(policy: Policy, facts: HostFacts) -> None:
         (bool(policy.image), "image", "its trees take the places of the container's by mounts"),
         (bool(policy.devices), "devices", "the private /dev is a mount"),
         (policy.user_namespaces, "user namespaces", "they would be the container's"),
-        (any(mask.source.startswith("file:") for mask in policy.masks), "mask of a file", "its copy is a mount"),
+        (
+            any(mask.replaced for mask in policy.masks),
+            "log-in",
+            "its program replaces the file, which no copy survives",
+        ),
         (policy.trace.mode in ("required", "full"), f"trace: {policy.trace.mode}", "nothing here traces the command"),
     )
     for is_there, what, why in wanted:

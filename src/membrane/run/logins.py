@@ -57,6 +57,8 @@ def shown(policy: Policy, facts: HostFacts, *, tidy: bool = False) -> tuple[Poli
             )
             own = f"{facts.state}/agents/{policy.profiles[0]}/{name}" if state else ""
             place = f"{mounts.LOGINS}/{name.replace('/', '-')}" if mask.replaced else f"{facts.home}/{name}"
+            if policy.backend == "landlock":
+                place = own  # nothing is bound over a name of the home
             kind = _kind(own, place) if own else ""
             # A link may have been made by a command that could write there once: it would choose what is shown.
             followed = state and os.path.realpath(path) != f"{facts.home}/{name}"

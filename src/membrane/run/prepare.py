@@ -177,7 +177,8 @@ class PreparedRun:
             tops = (dict(self.facts.environ).get("HOME", self.facts.home).rstrip("/"), self.facts.home)
             name = next(path[len(top) + 1 :] for top in tops if path.startswith(f"{top}/"))
             return homes.make_link(self.agent, name, place)
-        return homes.make_place(self.agent, place.removeprefix(f"{self.facts.home}/"))
+        top = self.agent if mounts.inside(place, self.agent) else self.facts.home
+        return homes.make_place(self.agent, place[len(top) + 1 :])
 
 
 def _image(policy: Policy, *, speaks: bool) -> Use:

@@ -18,7 +18,7 @@ from membrane.errors import HostError, InternalError, PolicyError
 from membrane.host import landlock
 from membrane.host.start import Start
 from membrane.plan.inside import build
-from membrane.plan.model import File, HostFacts, SandboxPlan
+from membrane.plan.model import File, HostFacts, SandboxPlan, Symlink
 from membrane.plan.mounts import MASK_SOURCE
 from membrane.policy.model import Policy
 
@@ -81,7 +81,7 @@ def test_nothing_of_a_cell_is_left(plan: SandboxPlan, killed: bool) -> None:
         before = set(os.listdir("/proc/self/fd"))
         made = cell(plan)
         directory = Path(made.directory)
-        assert sorted(os.listdir(directory)) == ["doors", "files", "home", "none", "tmp"]
+        assert sorted(os.listdir(directory)) == ["copies", "doors", "files", "home", "none", "tmp"]
         assert directory.stat().st_mode & 0o777 == 0o700
         _how, sockets = made.sockets()
         assert [role for role, _fd in sockets] == ["tcp4-named", "dns4", "destinations", "datagrams"]
@@ -143,3 +143,17 @@ def test_what_it_has_not_is_an_error_of_ours_and_its_end_is_no_exit(plan: Sandbo
         made.reap()
 
     in_a_child(body)
+
+
+@pytest.mark.needs_kernel("landlock without TCP")
+def test_a_home_in_which_a_link_is_in_the_way_leaves_nothing(plan: SandboxPlan, tmp_path: Path) -> None:
+    home = tmp_path / "own"
+    home.mkdir()
+    (home / ".local").symlink_to(tmp_path)
+    environment = tuple({**dict(plan.environment), "HOME": str(home)}.items())
+    link = Symlink(f"{home}/.local/share", str(tmp_path / "kept"))
+    session, changed = secrets.token_hex(8), plan.replace(environment=environment, mounts=(*plan.mounts, link))
+    with pytest.raises(HostError, match="made inside"):
+        InsideCell(Start(changed, ("true",), (False, False, False), session, 0o22), None)
+    assert not os.path.lexists(f"/tmp/.membrane-{session}")
+    assert not os.path.lexists(tmp_path / "share")

@@ -152,6 +152,31 @@ def test_times_are_those_that_were_asked_for(caller: Caller) -> None:
     assert (caller.work / "file").stat().st_mtime_ns > 10**18
 
 
+def test_calls_that_fail_half_way_leave_no_descriptor_open(caller: Caller) -> None:
+    """The fixture counts them: each call would have held one of the keeper's."""
+    put, call = caller.put, caller.call
+    with pytest.raises(OSError, match="Bad address"):
+        caller.files.on_utimensat(call(AT_FDCWD, put(b"file"), 99 * PAGE, 0))
+    with pytest.raises(OSError, match="Bad address"):
+        caller.files.on_setxattr(call(put(b"file"), 99 * PAGE, put(b"v", 3 * PAGE), 1, 0))
+    top = place = os.open(caller.work, os.O_RDONLY)
+    name = "d" * 250
+    for _ in range(20):  # deeper than the kernel can say (PATH_MAX)
+        os.mkdir(name, dir_fd=place)
+        inner = os.open(name, os.O_RDONLY, dir_fd=place)
+        if place != top:
+            os.close(place)
+        place = inner
+    try:
+        os.close(os.open("file", os.O_CREAT, 0o600, dir_fd=place))
+        beside = Metadata(lambda _path, _status: True, caller._read)
+        own = (1, os.getpid(), 0, place, put(b"file"), 0o640, 0, 0, 0)
+        assert refused(lambda: beside.on_fchmodat(own)) == "ENAMETOOLONG"
+    finally:
+        os.close(place)
+        os.close(top)
+
+
 def test_attributes_come_and_go_and_are_bounded(caller: Caller) -> None:
     files, call, put = caller.files, caller.call, caller.put
     name, value = put(b"user.a"), put(b"value", 3 * PAGE)

@@ -32,7 +32,7 @@ from ..errors import HostError, PolicyError
 from ..plan import carrier
 from ..policy import codec
 from ..policy.model import CARRIERS, Policy
-from .carried import DOOR, Frame, ready
+from .carried import DOOR, TAKEN, Frame, ready
 from .cli import ON_SETS
 from .pipe import Pipe, Service
 
@@ -48,9 +48,10 @@ if TYPE_CHECKING:
 
 PATIENCE = 30.0  # seconds for one answer of the engine
 _PROFILE = "seccomp.json"
+TRIES = 16  # to hand a run over, each after a longer wait
 LOOK = 20  # milliseconds between two looks at whether the container listens
 # Files of the caller: how each is opened, and its mode.
-_FILES = {
+_FILES: dict[str, tuple[int, int]] = {
     "events": (os.O_APPEND | os.O_NONBLOCK, 0o600),
     "session-id-file": (os.O_TRUNC, 0o644),
     "trace-log": (os.O_TRUNC, 0o600),
@@ -596,14 +597,17 @@ def _hold(
 
 
 def _serve(pipe: Pipe, alive: int) -> None:
-    """Until ``docker run`` has ended; what speaks otherwise than it may is served no more, and so ended."""
+    """Until ``docker run`` has ended; what speaks otherwise than it may is served no more, and so ended.
+
+    A run whose pipe has ended has ``PATIENCE`` seconds to end.
+    """
     while True:
         poll = select.poll()
         poll.register(alive, select.POLLIN)
         for fd, events in pipe.waits().items():
             poll.register(fd, events)
-        found = poll.poll()
-        if any(fd == alive for fd, _events in found):
+        found = poll.poll(PATIENCE * 1000 if pipe.ended else None)
+        if not found or any(fd == alive for fd, _events in found):
             return
         try:
             pipe.turn(found)
@@ -624,17 +628,38 @@ def _hand_over(engine: str, frame: Frame, name: str, state: str, alive: int) -> 
     while not os.path.exists(ready(state, name)):
         if poll.poll(LOOK):
             return None  # docker ended, and said why
+    for number in range(1, TRIES + 1):
+        line = _try(engine, frame, name, alive)
+        if line is not None:
+            return line
+        # Pid 1 runs a moment before docker takes its container for running, and refuses the exec until then.
+        if poll.poll(LOOK * number):
+            return None
+    os.write(2, f"membrane: cannot hand the run to its container: {os.path.basename(engine)} exec failed\n".encode())
+    _remove_now(engine, name)
+    return None
+
+
+def _try(engine: str, frame: Frame, name: str, alive: int) -> subprocess.Popen[bytes] | None:
+    """Hand the frame over once; None: nobody took it, or ``docker run`` has ended."""
     words = [engine, "exec", "--interactive", name, "python3", "-I", "-m", carrier.MODULE, "hand"]
     line = subprocess.Popen(words, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    assert line.stdin is not None
+    assert line.stdin is not None and line.stdout is not None
     data = frame.dump()
     try:
         while data:
             data = data[line.stdin.write(data) :]
     except OSError:
-        os.write(2, b"membrane: cannot hand the run to its container: docker exec failed\n")
-        return None
-    return line
+        data = b""  # it has ended, as its other end says
+    poll = select.poll()
+    poll.register(alive, select.POLLIN)
+    poll.register(line.stdout, select.POLLIN)
+    found = [fd for fd, _events in poll.poll(PATIENCE * 1000)]
+    if alive not in found and line.stdout.fileno() in found and line.stdout.read(1) == TAKEN:
+        return line
+    line.kill()
+    line.communicate()
+    return None
 
 
 def _remove(engine: str, name: str) -> None:

@@ -57,7 +57,8 @@ run)
 exec)
     head -c 8 > "$RECORD/size"
     head -c $(od -An -tu1 "$RECORD/size" | { read a b c d e f g h; echo $((g * 256 + h)); }) > "$RECORD/frame"
-    touch "$RECORD/whole"; cat ;;
+    echo; touch "$RECORD/whole"; cat ;;
+rm) touch "$RECORD/whole" ;;
 esac
 """
 
@@ -184,6 +185,18 @@ def test_what_is_missing_is_named_with_colima(mac: Mac) -> None:
         assert done.returncode == 125 and cause in done.stderr and fix in done.stderr, done
         doctor = mac.run("doctor")
         assert doctor.returncode == 1 and cause in doctor.stdout and fix in doctor.stdout, doctor
+
+
+def test_an_exec_that_fails_at_first_is_tried_again(mac: Mac) -> None:
+    mac.client(CLIENT.replace("exec)\n", 'exec)\n    [ -e "$RECORD/tried" ] || { touch "$RECORD/tried"; exit 1; }\n'))
+    done = mac.run("-q", "--", "x")
+    assert (done.returncode, done.stderr) == (5, "") and (mac.record / "tried").exists(), done
+
+
+def test_a_container_that_takes_no_run_is_removed(mac: Mac) -> None:
+    mac.client(CLIENT.replace("exec)\n", "exec) exit 1\n"))
+    done = mac.run("-q", "--", "x")
+    assert done.returncode == 5 and "cannot hand the run to its container: docker exec failed" in done.stderr, done
 
 
 def test_an_engine_of_another_machine_is_refused(mac: Mac) -> None:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any, NoReturn
 
-    from ..policy.model import MaskRule, SocketRule
+    from ..policy.model import MaskRule, MountRule, SocketRule
     from ..run.registry import SessionRecord
     from .doctor import Row
     from .options import Invocation
@@ -89,7 +89,7 @@ def run(invocation: Invocation, policy: Policy, workspace: str, state: str) -> i
     carrier.refuse(policy)
     from ..run import installed, secrets, sources
 
-    mounted = [os.path.realpath(rule.path) for rule in policy.mounts if rule.mode == "rw"]
+    mounted = [_source(rule, workspace) for rule in policy.mounts if rule.mode == "rw"]
     engine = _engine(policy.backend, [workspace, state, *mounted])
     sockets_of_engines = _sockets(_endpoint(engine))
     trees = _trees(policy, workspace, state, sockets_of_engines)
@@ -433,9 +433,9 @@ def _trees(policy: Policy, workspace: str, state: str, of_engines: list[str]) ->
 
     out = [carrier.Tree(path, mode) for path, mode in gitdirs.find(workspace).shown]
     for rule in policy.mounts:
-        path = os.path.realpath(rule.path)
+        path = _source(rule, workspace)
         if os.path.exists(path):
-            _check(policy.backend, path, rule.path, str(rule.origin), of_engines)
+            _check(policy.backend, path, rule.path or path, str(rule.origin), of_engines)
             out.append(carrier.Tree(path, rule.mode))
     _check(policy.backend, workspace, workspace, "", of_engines)
     for path in (*policy.extra_ca, *policy.authority):
@@ -446,6 +446,15 @@ def _trees(policy: Policy, workspace: str, state: str, of_engines: list[str]) ->
         if path.startswith("/") and os.path.exists(path) and os.path.realpath(path) == path:
             out.append(carrier.Tree(path, "ro"))
     return [tree for tree in out if tree.path not in (workspace, state)]
+
+
+def _source(rule: MountRule, workspace: str) -> str:
+    """What a rule mounts, without links; where there is no repository the run inside says so."""
+    if not rule.git_root:
+        return os.path.realpath(rule.path)
+    from ..host.facts import git_root
+
+    return git_root(workspace) or workspace
 
 
 def _file(mask: MaskRule) -> str:

@@ -120,9 +120,9 @@ def test_a_run_is_whole(podman: Podman) -> None:
             service.settimeout(PATIENCE)
             connection, _ = service.accept()
             with connection:
+                (container,) = podman.containers()
+                (found,) = json.loads(podman.docker("inspect", container).stdout)
                 connection.sendall(b"served")
-            (container,) = podman.containers()
-            (found,) = json.loads(podman.docker("inspect", container).stdout)
             out, err = process.communicate(timeout=PATIENCE)
     own = [f"{os.getuid()} {podman.workspace}", "0000000000000000", "served", "2", "2", "2"]
     assert (process.returncode, out.splitlines(), err) == (7, own, "")

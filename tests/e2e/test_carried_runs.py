@@ -413,6 +413,11 @@ engine, home, gateway, port = sys.argv[1:]
 say("socket", lambda: connect(engine))
 say("usual socket", lambda: connect("/var/run/docker.sock"))
 say("door", lambda: connect("/run/membrane"))
+say("exec door", lambda: connect("/run/membrane-exec"))
+say("events", lambda: os.open("/run/membrane-events", os.O_WRONLY | os.O_NONBLOCK))
+say("resolver", lambda: dial("127.0.0.11", 53))
+say("metadata", lambda: dial("169.254.169.254", 80))
+say("loopback", lambda: dial("127.0.0.1", int(port) + 1))
 say("private", lambda: open(home + "/private").read())
 say("state", lambda: os.listdir(home + "/.membrane"))
 say("outside", lambda: os.open("/etc/new", os.O_CREAT | os.O_WRONLY))
@@ -428,9 +433,10 @@ say("trigger", lambda: open("/proc/sysrq-trigger", "w").write("h"))
 def test_attacks_from_inside(own: Home, world: Callable[[], int]) -> None:
     port = world()
     arguments = [str(own.engine.socket), str(own.home), GATEWAY, str(port)]
-    done = own.run("-q", "--no-presets", "--", "python3", "-c", ATTACK, *arguments)
+    words = ("--events", "../events", f"--connect={port + 1}")  # which pid 1 has on the container's loopback
+    done = own.run("-q", "--no-presets", *words, "--", "python3", "-c", ATTACK, *arguments)
     said = dict(line.rsplit(" ", 1) for line in done.stdout.splitlines())
-    assert done.returncode == 0 and len(said) == 12, done
+    assert done.returncode == 0 and len(said) == 17, done
     assert "done" not in said.values(), said
     reached = subprocess.run(
         own.engine.beside("curl", "-s", f"http://{GATEWAY}:{port}/"), capture_output=True, check=False

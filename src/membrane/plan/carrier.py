@@ -92,10 +92,6 @@ def refuse(policy: Policy) -> None:
     if len(loopback(policy)) > MOST_PORTS:
         what = f"more than {MOST_PORTS} ports of {HOST_INTERNAL}"
         raise _unbound(policy.backend, what, "it has a listener for each")
-    for mount in policy.mounts:
-        if mount.git_root:
-            what, why = "mounts: git-root", "start it in the root of the repository"
-            raise _unbound(policy.backend, what, why, str(mount.origin))
 
 
 def loopback(policy: Policy) -> tuple[int, ...]:

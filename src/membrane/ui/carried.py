@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 DOOR = "/run/membrane"
+TAKEN = b"\n"  # what pid 1 says when it has the frame
 VERSION = 4  # of marshal: every Python from 3.4 on reads it
 LARGEST = 64 << 20  # bytes of a frame
 GRACE = 10.0  # seconds for the run to end by itself when there is nobody outside any more
@@ -161,6 +162,7 @@ def carry(name: str) -> int:
     os.unlink(DOOR)
     try:
         frame = read(line)
+        line.sendall(TAKEN)
         pipe = Pipe(line.fileno(), line.fileno(), 1, [Service("port", port=port) for port in frame.exposed])
         files = _Files(pipe)
         _offer(frame, pipe, files)

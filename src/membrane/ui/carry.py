@@ -32,7 +32,7 @@ from ..errors import HostError, PolicyError
 from ..plan import carrier
 from ..policy import codec
 from ..policy.model import CARRIERS, Policy
-from .carried import DOOR, Frame, ready
+from .carried import DOOR, TAKEN, Frame, ready
 from .cli import ON_SETS
 from .pipe import Pipe, Service
 
@@ -41,16 +41,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any, NoReturn
 
-    from ..policy.model import MaskRule, SocketRule
+    from ..policy.model import MaskRule, MountRule, SocketRule
     from ..run.registry import SessionRecord
     from .doctor import Row
     from .options import Invocation
 
 PATIENCE = 30.0  # seconds for one answer of the engine
 _PROFILE = "seccomp.json"
+TRIES = 16  # to hand a run over, each after a longer wait
 LOOK = 20  # milliseconds between two looks at whether the container listens
 # Files of the caller: how each is opened, and its mode.
-_FILES = {
+_FILES: dict[str, tuple[int, int]] = {
     "events": (os.O_APPEND | os.O_NONBLOCK, 0o600),
     "session-id-file": (os.O_TRUNC, 0o644),
     "trace-log": (os.O_TRUNC, 0o600),
@@ -88,7 +89,7 @@ def run(invocation: Invocation, policy: Policy, workspace: str, state: str) -> i
     carrier.refuse(policy)
     from ..run import installed, secrets, sources
 
-    mounted = [os.path.realpath(rule.path) for rule in policy.mounts if rule.mode == "rw"]
+    mounted = [_source(rule, workspace) for rule in policy.mounts if rule.mode == "rw"]
     engine = _engine(policy.backend, [workspace, state, *mounted])
     sockets_of_engines = _sockets(_endpoint(engine))
     trees = _trees(policy, workspace, state, sockets_of_engines)
@@ -432,9 +433,9 @@ def _trees(policy: Policy, workspace: str, state: str, of_engines: list[str]) ->
 
     out = [carrier.Tree(path, mode) for path, mode in gitdirs.find(workspace).shown]
     for rule in policy.mounts:
-        path = os.path.realpath(rule.path)
+        path = _source(rule, workspace)
         if os.path.exists(path):
-            _check(policy.backend, path, rule.path, str(rule.origin), of_engines)
+            _check(policy.backend, path, rule.path or path, str(rule.origin), of_engines)
             out.append(carrier.Tree(path, rule.mode))
     _check(policy.backend, workspace, workspace, "", of_engines)
     for path in (*policy.extra_ca, *policy.authority):
@@ -445,6 +446,15 @@ def _trees(policy: Policy, workspace: str, state: str, of_engines: list[str]) ->
         if path.startswith("/") and os.path.exists(path) and os.path.realpath(path) == path:
             out.append(carrier.Tree(path, "ro"))
     return [tree for tree in out if tree.path not in (workspace, state)]
+
+
+def _source(rule: MountRule, workspace: str) -> str:
+    """What a rule mounts, without links; where there is no repository the run inside says so."""
+    if not rule.git_root:
+        return os.path.realpath(rule.path)
+    from ..host.facts import git_root
+
+    return git_root(workspace) or workspace
 
 
 def _file(mask: MaskRule) -> str:
@@ -596,14 +606,17 @@ def _hold(
 
 
 def _serve(pipe: Pipe, alive: int) -> None:
-    """Until ``docker run`` has ended; what speaks otherwise than it may is served no more, and so ended."""
+    """Until ``docker run`` has ended; what speaks otherwise than it may is served no more, and so ended.
+
+    A run whose pipe has ended has ``PATIENCE`` seconds to end.
+    """
     while True:
         poll = select.poll()
         poll.register(alive, select.POLLIN)
         for fd, events in pipe.waits().items():
             poll.register(fd, events)
-        found = poll.poll()
-        if any(fd == alive for fd, _events in found):
+        found = poll.poll(PATIENCE * 1000 if pipe.ended else None)
+        if not found or any(fd == alive for fd, _events in found):
             return
         try:
             pipe.turn(found)
@@ -624,17 +637,38 @@ def _hand_over(engine: str, frame: Frame, name: str, state: str, alive: int) -> 
     while not os.path.exists(ready(state, name)):
         if poll.poll(LOOK):
             return None  # docker ended, and said why
+    for number in range(1, TRIES + 1):
+        line = _try(engine, frame, name, alive)
+        if line is not None:
+            return line
+        # Pid 1 runs a moment before docker takes its container for running, and refuses the exec until then.
+        if poll.poll(LOOK * number):
+            return None
+    os.write(2, f"membrane: cannot hand the run to its container: {os.path.basename(engine)} exec failed\n".encode())
+    _remove_now(engine, name)
+    return None
+
+
+def _try(engine: str, frame: Frame, name: str, alive: int) -> subprocess.Popen[bytes] | None:
+    """Hand the frame over once; None: nobody took it, or ``docker run`` has ended."""
     words = [engine, "exec", "--interactive", name, "python3", "-I", "-m", carrier.MODULE, "hand"]
     line = subprocess.Popen(words, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    assert line.stdin is not None
+    assert line.stdin is not None and line.stdout is not None
     data = frame.dump()
     try:
         while data:
             data = data[line.stdin.write(data) :]
     except OSError:
-        os.write(2, b"membrane: cannot hand the run to its container: docker exec failed\n")
-        return None
-    return line
+        data = b""  # it has ended, as its other end says
+    poll = select.poll()
+    poll.register(alive, select.POLLIN)
+    poll.register(line.stdout, select.POLLIN)
+    found = [fd for fd, _events in poll.poll(PATIENCE * 1000)]
+    if alive not in found and line.stdout.fileno() in found and line.stdout.read(1) == TAKEN:
+        return line
+    line.kill()
+    line.communicate()
+    return None
 
 
 def _remove(engine: str, name: str) -> None:

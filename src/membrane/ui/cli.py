@@ -179,10 +179,8 @@ def _dispatch(invocation: Invocation) -> int:
         print(f"membrane {VERSION}")
         return 0
     if sys.platform != "linux" and (name := invocation.command.name) not in ELSEWHERE:
-        if name in CARRIED:
-            return _carry(invocation, _load(invocation, invocation.words))
-        if name in ON_SETS:
-            return _carry(invocation, _load(invocation, ()))
+        if name in (*CARRIED, *ON_SETS):
+            return _carry(invocation, _load(invocation, invocation.words if name in ("plan", "learn") else ()))
         cause = f"membrane {name} needs Linux; here a container carries runs, and their records can be read"
         raise PolicyError("do that on this system", cause, fix=("membrane -- COMMAND", "membrane trace show @last"))
     if sys.platform == "linux":

@@ -57,7 +57,8 @@ run)
 exec)
     head -c 8 > "$RECORD/size"
     head -c $(od -An -tu1 "$RECORD/size" | { read a b c d e f g h; echo $((g * 256 + h)); }) > "$RECORD/frame"
-    touch "$RECORD/whole"; cat ;;
+    echo; touch "$RECORD/whole"; cat ;;
+rm) touch "$RECORD/whole" ;;
 esac
 """
 
@@ -184,6 +185,32 @@ def test_what_is_missing_is_named_with_colima(mac: Mac) -> None:
         assert done.returncode == 125 and cause in done.stderr and fix in done.stderr, done
         doctor = mac.run("doctor")
         assert doctor.returncode == 1 and cause in doctor.stdout and fix in doctor.stdout, doctor
+
+
+def test_the_repository_around_the_workspace_is_a_tree(mac: Mac) -> None:
+    (mac.home / "repo" / ".git").mkdir(parents=True)
+    mac.workspace.rename(mac.home / "repo" / "sub")
+    mac.workspace = mac.home / "repo" / "sub"
+    (mac.workspace / ".membrane.yaml").write_text("mounts: [{type: git-root, mode: ro}]\n")
+    assert mac.run("-q", "--trust-workspace", "--", "x").returncode == 5
+    words = (mac.record / "run").read_text().splitlines()
+    mounts = [word for word in words if f"target={mac.home}/repo" in word]
+    assert mounts == [
+        f"--mount=type=bind,source={mac.home}/repo,target={mac.home}/repo,readonly",
+        f"--mount=type=bind,source={mac.workspace},target={mac.workspace}",
+    ]
+
+
+def test_an_exec_that_fails_at_first_is_tried_again(mac: Mac) -> None:
+    mac.client(CLIENT.replace("exec)\n", 'exec)\n    [ -e "$RECORD/tried" ] || { touch "$RECORD/tried"; exit 1; }\n'))
+    done = mac.run("-q", "--", "x")
+    assert (done.returncode, done.stderr) == (5, "") and (mac.record / "tried").exists(), done
+
+
+def test_a_container_that_takes_no_run_is_removed(mac: Mac) -> None:
+    mac.client(CLIENT.replace("exec)\n", "exec) exit 1\n"))
+    done = mac.run("-q", "--", "x")
+    assert done.returncode == 5 and "cannot hand the run to its container: docker exec failed" in done.stderr, done
 
 
 def test_an_engine_of_another_machine_is_refused(mac: Mac) -> None:

@@ -16,6 +16,8 @@ from image_layout import ARCHITECTURE, archive, image, layer
 
 from membrane.errors import HostError
 from membrane.host import unpack
+from membrane.host.imagefiles import read
+from membrane.host.imagetree import Tree
 from membrane.run import images, imagestore
 
 ONE = layer(("a", b"1"))
@@ -162,6 +164,30 @@ def test_names_go_to_skopeo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ref
     with pytest.raises(HostError, match="no such"):
         imagestore.pull(str(state), reference)
     assert not any(name.startswith(".") and name != ".lock" for name in os.listdir(state / "images"))
+
+
+def test_a_volume_is_a_directory_that_can_be_made(tmp_path: Path) -> None:
+    """Of any number with any names some are made, outer ones first; the others are said."""
+    (tmp_path / "1").mkdir()
+    entries = (
+        ("file", b"x"),
+        ("link", "/real"),
+        ("real/a", b"x"),
+        ("loop", "loop"),
+        ("out", "/../../etc"),
+        ("etc/x", b""),
+    )
+    os.mkdir(tmp_path / "layers")
+    layers = read(str(image(tmp_path / "image", layer(*entries))), str(tmp_path / "layers")).layers
+    tree = Tree([f"{tmp_path}/layers/{name}" for name in layers], f"{tmp_path}/empty")
+    own = ("/tmp", "/home/me", "/srv/mount")
+    wrong = ("/", "/etc", "/out", "/file", "/home", "/srv", f"/{'n' * 256}", "/d" * 600)
+    paths = ("/link", "/real/sub", "/new/a/b", "relative", "/tmp/v", "/home/me/x", "//double//", *wrong)
+    made, refused = images._volumes(tree, paths, own)
+    assert [each.path for each in made] == ["/double", "/real", "/relative", "/new/a/b"]
+    assert set(refused) == set(wrong)
+    many, more = images._volumes(tree, [f"/v{number}" for number in range(40)], own)
+    assert len(many) == images.MOST_VOLUMES and len(more) == 40 - images.MOST_VOLUMES
 
 
 def test_one_name_has_an_image_for_each_platform(tmp_path: Path) -> None:

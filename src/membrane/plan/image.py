@@ -169,7 +169,9 @@ def _number_of(field: bytes) -> int:
 
 def begun(plan: SandboxPlan, image: ImageFacts) -> SandboxPlan:
     """The plan of the image's own command, which begins where the image says."""
-    if not image.begins:
+    new = [each.path for each in image.volumes if len(each.sources) == 1]
+    made = [op.target for op in plan.mounts if isinstance(op, Overlay)]
+    if not image.begins or (image.begins in new and image.begins not in made):
         return plan
     environment = tuple((name, image.begins if name == "PWD" else value) for name, value in plan.environment)
     return plan.replace(cwd=image.begins, environment=environment)

@@ -204,6 +204,8 @@ def _copy(source: str, work: str, reference: str, platform: str, meter: Meter) -
     form = ["--dest-compress-format=gzip", "--dest-compress-level=1"]
     if not source.startswith("docker://"):
         form = ["--dest-oci-accept-uncompressed-layers"]
+    if source.startswith("docker-daemon:") and os.environ.get("DOCKER_HOST"):  # skopeo does not look at it by itself
+        form.append(f"--src-daemon-host={os.environ['DOCKER_HOST']}")
     words = [program, *chosen, "copy", f"--retry-times={_AGAIN}", "--remove-signatures", *form]
     words += [source, f"oci:{work}:image"]
     process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)

@@ -171,6 +171,17 @@ def need(state: str, reference: str, fetch: Callable[[], Kept], platform: str = 
     raise HostError("use the image", "it is removed again and again", target=reference)
 
 
+def held_is(held: Use, image: ImageFacts | None) -> None:
+    """Is what the view shows what is held?
+
+    Raises:
+        HostError: the reference stands for another image meanwhile, which might be removed while it is used.
+    """
+    if image is not None and image.digest != held.digest:
+        cause = "another membrane has fetched a newer one meanwhile, and this one is not held"
+        raise HostError("use the image", cause, target=image.reference, fix=("run it again",))
+
+
 def use(state: str, kept: Kept) -> Use | None:
     """Hold the image for a run; None: it was removed a moment ago."""
     import fcntl

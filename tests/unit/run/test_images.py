@@ -18,6 +18,7 @@ from membrane.errors import HostError
 from membrane.host import unpack
 from membrane.host.imagefiles import read
 from membrane.host.imagetree import Tree
+from membrane.plan.model import ImageFacts
 from membrane.run import images, imagestore
 
 ONE = layer(("a", b"1"))
@@ -134,6 +135,39 @@ def test_without_skopeo_it_says_what_to_install(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(HostError, match="skopeo") as caught:
         imagestore.pull(str(tmp_path / "state"), "busybox:1")
     assert "apt install skopeo" in caught.value.fix
+
+
+def test_what_skopeo_writes_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in that would go on for ever; it is ended, and limits are on it from the start."""
+    program = tmp_path / "bin" / "skopeo"
+    program.parent.mkdir()
+    limits = tmp_path / "limits"
+    program.write_text(
+        "#!/bin/sh\nfor last; do :; done\nlast=${last#oci:}\nlast=${last%:image}\n"
+        'i=0; until [ "$(ulimit -t)" = 3600 ] || [ $i -gt 99999 ]; do i=$((i + 1)); done\n'  # it is set from outside
+        f"ulimit -t > {limits}; ulimit -f >> {limits}; echo $$ > {tmp_path}/pid\n"
+        "echo 0123456789 > $last/oci-put-blob1; exec sleep 1000\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    monkeypatch.setattr(imagestore, "MOST_ARRIVED", 5)
+    monkeypatch.setattr(imagestore, "_LOOK", 10)
+    with pytest.raises(HostError, match="more than 5 bytes"):
+        imagestore.pull(str(tmp_path / "state"), "tool")
+    assert limits.read_text() == f"3600\n{unpack.MOST_BYTES // 512}\n"
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+def test_what_is_shown_is_what_is_held(tmp_path: Path) -> None:
+    state, layout = str(tmp_path / "state"), image(tmp_path / "image", ONE)
+    held = images.need(state, f"oci:{layout}", lambda: imagestore.pull(state, f"oci:{layout}"))
+    shown = ImageFacts(reference="x", digest=held.digest, layers=1, trees=())
+    images.held_is(held, shown)
+    images.held_is(held, None)
+    with pytest.raises(HostError, match="newer one meanwhile"):
+        images.held_is(held, shown.replace(digest="sha256:0"))
+    held.end()
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ _NAMES = (
 _NAMES += " XCPU XFSZ VTALRM PROF WINCH IO PWR SYS"
 SIGNALS = {name: number for number, name in enumerate(_NAMES.split(" "), 1)}  # signal(7), on the machines of ours
 _FIRST_REAL_TIME, _LAST_SIGNAL = 34, 64
+_MOST_SAID, _LONGEST_SAID = 8, 200  # volumes in the receipt, and characters of one
 _FILES = ("resolv.conf", "hosts", "hostname", "passwd", "group")  # of /etc
 _RESOLV_CONF = f"nameserver {RESOLVER_V4}\noptions timeout:5 attempts:2\n".encode()
 
@@ -148,6 +149,11 @@ def volumes(image: ImageFacts, facts: HostFacts) -> list[MountOp]:
     ]
 
 
+def _some(paths: list[str]) -> str:
+    more = f" and {len(paths) - _MOST_SAID} more" if len(paths) > _MOST_SAID else ""
+    return ", ".join(path[:_LONGEST_SAID] for path in paths[:_MOST_SAID]) + more
+
+
 def stop_signal(image: ImageFacts) -> int:
     """The number of the signal that the image wants for its end: a name of signal(7), ``RTMIN+N`` or a number; 0: none
     that there is."""
@@ -190,7 +196,9 @@ def _number_of(field: bytes) -> int:
 
 def begun(plan: SandboxPlan, image: ImageFacts) -> SandboxPlan:
     """The plan of the image's own command, which begins where the image says."""
-    if not image.begins:
+    new = [each.path for each in image.volumes if len(each.sources) == 1]
+    made = [op.target for op in plan.mounts if isinstance(op, Overlay)]
+    if not image.begins or (image.begins in new and image.begins not in made):
         return plan
     environment = tuple((name, image.begins if name == "PWD" else value) for name, value in plan.environment)
     return plan.replace(cwd=image.begins, environment=environment)
@@ -282,14 +290,15 @@ def bindings(policy: Policy, image: ImageFacts | None, facts: HostFacts) -> list
         out.append(RuleBinding("image: working directory", image.reference, (said,), "partial"))
     made = volumes(image, facts)
     if made:
-        paths = ", ".join(op.target for op in made)
-        said = f"{paths}: over what the image has there, in a layer that is removed at the end"
+        said = (
+            f"{_some([op.target for op in made])}: over what the image has there, in a layer that is removed at the end"
+        )
         out.append(RuleBinding("image: volumes", image.reference, (said,)))
     lacking = [*image.refused, *(each.path for each in image.volumes if not made)]
     if lacking:
-        said = f"{', '.join(lacking)}: no directory of their own here, as what is there is not the image's to give"
+        said = f"{_some(lacking)}: no directory of their own here, as what is there is not the image's to give"
         if not image.refused:
-            said = f"{', '.join(lacking)}: read-only, as membrane's state is on a file system that takes no layers"
+            said = f"{_some(lacking)}: read-only, as membrane's state is on a file system that takes no layers"
         out.append(RuleBinding("image: volume", image.reference, (said,), "partial"))
     if image.stop and not stop_signal(image):
         said = f"its signal {image.stop} is none of signal(7); SIGTERM is SIGTERM"

@@ -133,7 +133,15 @@ def etc(image: ImageFacts, facts: HostFacts, names: tuple[str, ...], *, layered:
 
 
 def volumes(image: ImageFacts, facts: HostFacts) -> list[MountOp]:
-    """Its volumes; none where no layer can be had."""
+    """Its volumes; none where no layer can be had.
+
+    With a layer over the system what the image has is writable, and kept as long as that is; only those are made of
+    which it has nothing.
+    """
+    if facts.system is not None:
+        from . import system
+
+        return [system.image_tree(each.path, (), facts) for each in image.volumes if len(each.sources) == 1]
     if not facts.layers:
         return []
     return [
@@ -288,11 +296,10 @@ def bindings(policy: Policy, image: ImageFacts | None, facts: HostFacts) -> list
     elif image.directory:
         said = f"its own command begins in {image.directory} elsewhere; here in the workspace"
         out.append(RuleBinding("image: working directory", image.reference, (said,), "partial"))
-    made = volumes(image, facts)
+    made = volumes(image, facts) if facts.system is None else image.volumes
     if made:
-        said = (
-            f"{_some([op.target for op in made])}: over what the image has there, in a layer that is removed at the end"
-        )
+        kept = "a layer that is removed at the end" if facts.system is None else "the layer over the system"
+        said = f"{_some([each.path for each in image.volumes])}: over what the image has there, in {kept}"
         out.append(RuleBinding("image: volumes", image.reference, (said,)))
     lacking = [*image.refused, *(each.path for each in image.volumes if not made)]
     if lacking:

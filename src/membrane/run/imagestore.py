@@ -32,13 +32,15 @@ from ..escaping import escape
 from ..host import imagefiles
 from ..host.private import make_private
 from ..host.unpack import MOST_BYTES
+from ..plan import mounts
 from ..policy import grammar
+from ..policy.model import IMAGE_PATHS
 from . import imagebuild
 from .images import FILES, Kept, Named, Record, find, kept_as, key_of, place_of, record_of, stamp_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from ..messages import Message
 
@@ -125,7 +127,13 @@ def _write(path: str, value: Message) -> None:
 
 
 def pull(
-    state: str, reference: str, say: Callable[[str], None] = quiet, *, again: bool = True, platform: str = ""
+    state: str,
+    reference: str,
+    say: Callable[[str], None] = quiet,
+    *,
+    again: bool = True,
+    platform: str = "",
+    writable: Sequence[str] = (),
 ) -> Kept:
     """Fetch the image, whatever is here under that name.
 
@@ -133,6 +141,7 @@ def pull(
         say: takes lines for a person.
         again: also where another process has fetched it while this one waited.
         platform: of the image; empty: this machine's.
+        writable: trees that commands write; a link in one of them leads to no image.
 
     Raises:
         HostError: it cannot be had, or is none.
@@ -148,6 +157,8 @@ def pull(
         if not again and (kept := find(state, reference, platform)) is not None:
             return kept
         stamp = stamp_of(reference)
+        if kind in IMAGE_PATHS:
+            rest = _resolved(rest, writable)
 
         def step(number: int, count: int) -> None:
             meter.show(f"layer {number} of {count} of {reference}", now=True)
@@ -185,6 +196,20 @@ def pull(
     if kept is None:
         raise HostError("keep the image", "what was written is not there", target=reference)
     return kept
+
+
+def _resolved(path: str, writable: Sequence[str]) -> str:
+    """The path to open without following a link (``imagefiles.opened``).
+
+    Links that a person made are followed here.  Below a tree of ``writable`` nothing is: a command of an earlier run,
+    or of another one now, may have made what is there, or make it while this looks.
+    """
+    parts = path.strip("/").split("/")
+    for count in range(1, len(parts) + 1):
+        above = os.path.realpath("/" + "/".join(parts[:count]))
+        if any(mounts.inside(above, tree) for tree in writable):
+            return "/".join((above, *parts[count:]))
+    return os.path.realpath(path)
 
 
 def _copy(source: str, work: str, reference: str, platform: str, meter: Meter) -> None:

@@ -191,7 +191,10 @@ def _image(policy: Policy, *, speaks: bool) -> Use:
         from . import imagestore
 
         say = _say if speaks else imagestore.quiet
-        return imagestore.pull(state, policy.image, say, again=False, platform=policy.platform)
+        workspace = os.path.realpath(os.getcwd())
+        mounted = [mounts.absolute(rule.path, workspace) for rule in policy.mounts if rule.mode == "rw" and rule.path]
+        writable = (workspace, *mounted)
+        return imagestore.pull(state, policy.image, say, again=False, platform=policy.platform, writable=writable)
 
     return images.need(state, policy.image, fetch, policy.platform)
 

@@ -263,3 +263,30 @@ def test_foreign_programs_need_an_interpreter_that_is_open_already(
         (tmp_path / "qemu-s390x").write_text(text)
         assert images._runs("linux/s390x") == wanted, text
     assert not images._runs("linux/none") and not images._runs("linux")
+
+
+def test_no_link_that_a_command_can_make_leads_to_an_image(tmp_path: Path) -> None:
+    """Links of a person are followed on the way to such a tree, and elsewhere."""
+    state, outside, tree = str(tmp_path / "state"), tmp_path / "outside", tmp_path / "tree"
+    layout = image(outside / "image", ONE)
+    packed = archive(layout, outside / "image.tar")
+    tree.mkdir()
+    (tree / "own").symlink_to(layout)
+    (tree / "below").symlink_to(outside)
+    (tree / "own.tar").symlink_to(packed)
+    (outside / "Dockerfile").write_text("FROM scratch\n")
+    image(tree / "good", ONE)
+    (tmp_path / "way").symlink_to(tree)
+    for name in (
+        "oci:{}/own",
+        "oci:{}/below/image",
+        "tar:{}/own.tar",
+        "tar:{}/below/image.tar",
+        "dockerfile:{}/below/Dockerfile",
+    ):
+        for way in (tree, tmp_path / "way"):
+            with pytest.raises(HostError, match="symbolic link is on the way"):
+                imagestore.pull(state, name.format(way), writable=(str(tree),))
+    for name in (f"oci:{tree}/good", f"oci:{tmp_path}/way/good", f"oci:{layout}"):
+        assert imagestore.pull(state, name, writable=(str(tree),)).layers
+    assert imagestore.pull(state, f"oci:{tree}/own").layers  # the control: without the rule it is followed

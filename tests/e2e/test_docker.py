@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from world.box import Box
 from world.docker import PATIENCE, Daemon, daemon
+
+from membrane.run import imagestore
 
 __all__ = ["daemon"]
 pytestmark = [
@@ -97,3 +101,14 @@ def parts(output: str) -> dict[str, tuple[int, str]]:
         name, status = head.split()
         out[name] = (int(status), text.strip())
     return out
+
+
+@pytest.mark.needs_tool("skopeo")
+def test_an_image_of_the_daemon_can_be_the_system(
+    daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``docker-daemon:NAME`` of the daemon that DOCKER_HOST names; its layers come as the daemon has them, unpacked."""
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{daemon.socket}")
+    kept = imagestore.pull(str(tmp_path / "state"), "docker-daemon:box:latest")
+    (layer,) = kept.layers
+    assert (tmp_path / "state/images/layers" / layer / "bin/sh").is_symlink()

@@ -106,3 +106,24 @@ def test_F133_what_an_image_says_is_shown_escaped(box: Box, system: bytes, tmp_p
             [*words, *more], cwd=box.workspace, env=box.environment, capture_output=True, check=True
         ).stdout
         assert b"does not know" in shown and b"\x1b" not in shown and b"\x07" not in shown, shown
+
+
+def test_F134_with_a_layer_over_the_system_volumes_take_owners(box: Box, tmp_path: Path) -> None:
+    """As servers want them, which begin as root: what the image has there, and what it only names."""
+    programs = of_the_host(*SYSTEM, "chown", "setpriv")
+    seeded = layer(("data/seed", b"of the image\n"))
+    volumes: dict[str, object] = {"/data": {}, "/var/lib/new/data": {}, "/new/deep": {}}
+    layout = image(tmp_path / "image", programs, seeded, Env=["PATH=/bin"], Volumes=volumes)
+    script = """
+    for place in /data /var/lib/new/data /new/deep; do
+        chown 70:70 $place; stat -c %u:%g $place
+        setpriv --reuid 70 --regid 70 --clear-groups touch $place/made && echo made
+    done; cat /data/seed
+    """
+    box.policy(presets=[])
+    done = box.run("sh", "-c", script, options=(f"--image=oci:{layout}", "--system=writable"))
+    assert done.stdout.splitlines() == [*["70:70", "made"] * 3, "of the image"], done
+    assert receipt(box)["image: volumes"] == (
+        "bound",
+        "/data, /new/deep, /var/lib/new/data: over what the image has there, in the layer over the system",
+    )

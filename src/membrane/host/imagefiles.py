@@ -16,6 +16,7 @@ a link; of an archive nothing is written anywhere: its entries are read where th
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -71,6 +72,21 @@ class Image(Value):
     platform: str = ""
 
 
+def opened(path: str, flags: int) -> int:
+    """Open an absolute path without following a link: what it was resolved to is what is opened.
+
+    Raises:
+        OSError: as of openat2(2); ELOOP where a link is on the way.
+    """
+    return sc.openat2(-100, path, flags | os.O_CLOEXEC, 0, sc.RESOLVE_NO_SYMLINKS)  # AT_FDCWD
+
+
+def cause_of(error: OSError) -> str:
+    if error.errno == errno.ELOOP:
+        return "a symbolic link is on the way, which commands can make; name its target"
+    return os.strerror(error.errno or 0)
+
+
 def _silent(_number: int, _count: int) -> None:
     return None
 
@@ -87,9 +103,9 @@ def read(path: str, layers: str, platform: str = "", step: Step = _silent) -> Im
         BadLayer: of one of its layers.
     """
     try:
-        root = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        root = opened(path, os.O_PATH | os.O_DIRECTORY)
     except OSError as error:
-        raise BadImage(os.strerror(error.errno or 0), path, f"skopeo copy docker://NAME oci:{path}") from None
+        raise BadImage(cause_of(error), path, f"skopeo copy docker://NAME oci:{path}") from None
     try:
         return _judged(_Directory(root), path, layers, platform or machine(), step)
     finally:
@@ -99,9 +115,9 @@ def read(path: str, layers: str, platform: str = "", step: Step = _silent) -> Im
 def read_archive(path: str, layers: str, platform: str = "", step: Step = _silent) -> Image:
     """The same for an archive (``docker save``, ``oci-archive:``), as ``read`` otherwise."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO would wait
+        fd = opened(path, os.O_RDONLY | os.O_NONBLOCK)  # a FIFO would wait
     except OSError as error:
-        raise BadImage(os.strerror(error.errno or 0), path, "docker save NAME > FILE") from None
+        raise BadImage(cause_of(error), path, "docker save NAME > FILE") from None
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise BadImage("it is no file", path, "docker save NAME > FILE")

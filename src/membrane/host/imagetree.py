@@ -10,6 +10,7 @@ a link of the image is data, and is only ever followed within the image (``Tree.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 
@@ -61,6 +62,10 @@ class Tree:
                 mode = os.lstat(path).st_mode
             except (FileNotFoundError, NotADirectoryError):
                 continue
+            except OSError as error:
+                if error.errno != errno.ENAMETOOLONG:
+                    raise
+                return "", ()  # a link or a configuration can say more than any directory has
             if stat.S_ISDIR(mode):
                 found.append(path)
                 if _is_opaque(path):

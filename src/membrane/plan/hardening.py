@@ -199,7 +199,7 @@ def plan_hardening(policy: Policy, facts: HostFacts, home: str) -> HardeningPlan
     if policy.view == "project":
         writable.append(home)
     writable += [places(rule, facts)[1] for rule in policy.mounts if rule.mode == "rw"]
-    if facts.image is not None and facts.layers:
+    if facts.image is not None and (facts.layers or facts.system is not None):
         writable += [each.path for each in facts.image.volumes]
     writable += [in_view(absolute(rule.path, facts.workspace), facts) for rule in policy.unix_sockets]
     capabilities = 0

@@ -35,6 +35,7 @@ _NAMES = (
 _NAMES += " XCPU XFSZ VTALRM PROF WINCH IO PWR SYS"
 SIGNALS = {name: number for number, name in enumerate(_NAMES.split(" "), 1)}  # signal(7), on the machines of ours
 _FIRST_REAL_TIME, _LAST_SIGNAL = 34, 64
+_MOST_SAID, _LONGEST_SAID = 8, 200  # volumes in the receipt, and characters of one
 _FILES = ("resolv.conf", "hosts", "hostname", "passwd", "group")  # of /etc
 _RESOLV_CONF = f"nameserver {RESOLVER_V4}\noptions timeout:5 attempts:2\n".encode()
 
@@ -132,7 +133,15 @@ def etc(image: ImageFacts, facts: HostFacts, names: tuple[str, ...], *, layered:
 
 
 def volumes(image: ImageFacts, facts: HostFacts) -> list[MountOp]:
-    """Its volumes; none where no layer can be had."""
+    """Its volumes; none where no layer can be had.
+
+    With a layer over the system what the image has is writable, and kept as long as that is; only those are made of
+    which it has nothing.
+    """
+    if facts.system is not None:
+        from . import system
+
+        return [system.image_tree(each.path, (), facts) for each in image.volumes if len(each.sources) == 1]
     if not facts.layers:
         return []
     return [
@@ -146,6 +155,11 @@ def volumes(image: ImageFacts, facts: HostFacts) -> list[MountOp]:
         )
         for number, each in enumerate(image.volumes)
     ]
+
+
+def _some(paths: list[str]) -> str:
+    more = f" and {len(paths) - _MOST_SAID} more" if len(paths) > _MOST_SAID else ""
+    return ", ".join(path[:_LONGEST_SAID] for path in paths[:_MOST_SAID]) + more
 
 
 def stop_signal(image: ImageFacts) -> int:
@@ -190,7 +204,9 @@ def _number_of(field: bytes) -> int:
 
 def begun(plan: SandboxPlan, image: ImageFacts) -> SandboxPlan:
     """The plan of the image's own command, which begins where the image says."""
-    if not image.begins:
+    new = [each.path for each in image.volumes if len(each.sources) == 1]
+    made = [op.target for op in plan.mounts if isinstance(op, Overlay)]
+    if not image.begins or (image.begins in new and image.begins not in made):
         return plan
     environment = tuple((name, image.begins if name == "PWD" else value) for name, value in plan.environment)
     return plan.replace(cwd=image.begins, environment=environment)
@@ -280,16 +296,16 @@ def bindings(policy: Policy, image: ImageFacts | None, facts: HostFacts) -> list
     elif image.directory:
         said = f"its own command begins in {image.directory} elsewhere; here in the workspace"
         out.append(RuleBinding("image: working directory", image.reference, (said,), "partial"))
-    made = volumes(image, facts)
+    made = volumes(image, facts) if facts.system is None else image.volumes
     if made:
-        paths = ", ".join(op.target for op in made)
-        said = f"{paths}: over what the image has there, in a layer that is removed at the end"
+        kept = "a layer that is removed at the end" if facts.system is None else "the layer over the system"
+        said = f"{_some([each.path for each in image.volumes])}: over what the image has there, in {kept}"
         out.append(RuleBinding("image: volumes", image.reference, (said,)))
     lacking = [*image.refused, *(each.path for each in image.volumes if not made)]
     if lacking:
-        said = f"{', '.join(lacking)}: no directory of their own here, as what is there is not the image's to give"
+        said = f"{_some(lacking)}: no directory of their own here, as what is there is not the image's to give"
         if not image.refused:
-            said = f"{', '.join(lacking)}: read-only, as membrane's state is on a file system that takes no layers"
+            said = f"{_some(lacking)}: read-only, as membrane's state is on a file system that takes no layers"
         out.append(RuleBinding("image: volume", image.reference, (said,), "partial"))
     if image.stop and not stop_signal(image):
         said = f"its signal {image.stop} is none of signal(7); SIGTERM is SIGTERM"

@@ -20,6 +20,7 @@ import sys
 
 from ..errors import HostError
 from ..escaping import escape
+from ..host import imagefiles
 from ..host.unpack import MOST_BYTES
 from ..policy.grammar import NO_IMAGE
 
@@ -59,19 +60,29 @@ def build(path: str, platform: str, archive: str, progress: Callable[[str], None
     """
     reference = f"dockerfile:{path}"
     context, name = os.path.split(path)
-    if not os.path.isfile(path):
-        raise HostError("build the image", "there is no such file", target=path, fix=("membrane image init",))
+    try:
+        place = imagefiles.opened(context, os.O_PATH | os.O_DIRECTORY)
+    except OSError as error:
+        raise HostError("build the image", imagefiles.cause_of(error), target=path) from None
     source = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     program = "import sys; sys.path.append(sys.argv.pop(1)); from membrane.ui.cli import main; "
     program += "sys.exit(main(sys.argv[1:]))"
     ours = [sys.executable, "-I", "-c", program, source]
     options = ["--quiet", f"--image={NO_IMAGE}", "--containers", "--"]
     words = [*ours, *options, "/bin/sh", "-c", _SCRIPT, "sh", f"./{name}", platform]
+    if not os.path.isfile(f"/proc/self/fd/{place}/{name}"):
+        os.close(place)
+        raise HostError("build the image", "there is no such file", target=path, fix=("membrane image init FILE",))
     fd = os.open(archive, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "wb") as file:
         process = subprocess.Popen(
-            words, cwd=context, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            words,
+            cwd=f"/proc/self/fd/{place}",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         )
+        os.close(place)
         try:
             lines = _heard(process, file.write, progress)
             status = process.wait()

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ..policy.model import Policy
 
 LARGEST = 4 << 20  # of a record, and of passwd(5) of an image
+LONGEST_VOLUME = 1024  # characters of one that is to be made
 MOST_VOLUMES = 32  # each is a mount with a directory of our state
 
 
@@ -168,6 +169,17 @@ def need(state: str, reference: str, fetch: Callable[[], Kept], platform: str = 
         if held is not None:
             return held
     raise HostError("use the image", "it is removed again and again", target=reference)
+
+
+def held_is(held: Use, image: ImageFacts | None) -> None:
+    """Is what the view shows what is held?
+
+    Raises:
+        HostError: the reference stands for another image meanwhile, which might be removed while it is used.
+    """
+    if image is not None and image.digest != held.digest:
+        cause = "another membrane has fetched a newer one meanwhile, and this one is not held"
+        raise HostError("use the image", cause, target=image.reference, fix=("run it again",))
 
 
 def use(state: str, kept: Kept) -> Use | None:
@@ -309,6 +321,9 @@ def _volumes(tree: Tree, paths: Sequence[str], own: Sequence[str]) -> tuple[tupl
     named = {os.path.normpath(f"/{path.lstrip('/')}") for path in paths}
     for path in sorted(named, key=lambda path: (path.count("/"), path)):  # outer ones first
         at, kind, sources = tree.find(path)
+        if not kind and (len(path) > LONGEST_VOLUME or any(len(os.fsencode(part)) > 255 for part in path.split("/"))):
+            refused.append(path)
+            continue
         if not kind and mounts.inside(path, at):
             at = path  # no link is on the way to what is missing
         elif kind != "directory":

@@ -12,6 +12,9 @@ that ends early leaves the layout in ``fetching/KEY``; skopeo gives a blob its n
 takes one that is there, so the next fetch goes on with the layers that are missing.  A layout that is refused is
 removed.
 
+What a layer grows to while skopeo recompresses it is a stranger's choice: it has limits of processor time and of the
+size of a file, and all that it writes is looked at while it does.
+
 What skopeo says may be a registry's words: it comes through a pipe and is escaped, on a terminal as well.
 """
 
@@ -28,18 +31,24 @@ from ..errors import HostError
 from ..escaping import escape
 from ..host import imagefiles
 from ..host.private import make_private
+from ..host.unpack import MOST_BYTES
+from ..plan import mounts
 from ..policy import grammar
+from ..policy.model import IMAGE_PATHS
 from . import imagebuild
 from .images import FILES, Kept, Named, Record, find, kept_as, key_of, place_of, record_of, stamp_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from ..messages import Message
 
 _TRANSPORTS = {"": "docker://", "docker-daemon": "docker-daemon:", "podman": "containers-storage:"}
 _AGAIN = 1  # times that skopeo begins anew where the network breaks; each time takes twice as long
+_SECONDS = 3600  # of a processor that skopeo may take
+MOST_ARRIVED = 64 << 30  # bytes of an image as it is sent
+_LOOK = 1000  # milliseconds between two looks at what has come; on a terminal a fifth
 _LONGEST_LINE = 4096  # bytes that skopeo says without an end of line
 _LAST_LINES = 20
 
@@ -118,7 +127,13 @@ def _write(path: str, value: Message) -> None:
 
 
 def pull(
-    state: str, reference: str, say: Callable[[str], None] = quiet, *, again: bool = True, platform: str = ""
+    state: str,
+    reference: str,
+    say: Callable[[str], None] = quiet,
+    *,
+    again: bool = True,
+    platform: str = "",
+    writable: Sequence[str] = (),
 ) -> Kept:
     """Fetch the image, whatever is here under that name.
 
@@ -126,6 +141,7 @@ def pull(
         say: takes lines for a person.
         again: also where another process has fetched it while this one waited.
         platform: of the image; empty: this machine's.
+        writable: trees that commands write; a link in one of them leads to no image.
 
     Raises:
         HostError: it cannot be had, or is none.
@@ -141,6 +157,8 @@ def pull(
         if not again and (kept := find(state, reference, platform)) is not None:
             return kept
         stamp = stamp_of(reference)
+        if kind in IMAGE_PATHS:
+            rest = _resolved(rest, writable)
 
         def step(number: int, count: int) -> None:
             meter.show(f"layer {number} of {count} of {reference}", now=True)
@@ -180,9 +198,25 @@ def pull(
     return kept
 
 
+def _resolved(path: str, writable: Sequence[str]) -> str:
+    """The path to open without following a link (``imagefiles.opened``).
+
+    Links that a person made are followed here.  Below a tree of ``writable`` nothing is: a command of an earlier run,
+    or of another one now, may have made what is there, or make it while this looks.
+    """
+    parts = path.strip("/").split("/")
+    for count in range(1, len(parts) + 1):
+        above = os.path.realpath("/" + "/".join(parts[:count]))
+        if any(mounts.inside(above, tree) for tree in writable):
+            return "/".join((above, *parts[count:]))
+    return os.path.realpath(path)
+
+
 def _copy(source: str, work: str, reference: str, platform: str, meter: Meter) -> None:
     """Have skopeo write the image as an OCI layout; blobs that are in ``work`` are not fetched again."""
+    import resource
     import shutil
+    from contextlib import suppress
 
     program = shutil.which("skopeo")
     if program is None:
@@ -204,10 +238,15 @@ def _copy(source: str, work: str, reference: str, platform: str, meter: Meter) -
     form = ["--dest-compress-format=gzip", "--dest-compress-level=1"]
     if not source.startswith("docker://"):
         form = ["--dest-oci-accept-uncompressed-layers"]
+    if source.startswith("docker-daemon:") and os.environ.get("DOCKER_HOST"):  # skopeo does not look at it by itself
+        form.append(f"--src-daemon-host={os.environ['DOCKER_HOST']}")
     words = [program, *chosen, "copy", f"--retry-times={_AGAIN}", "--remove-signatures", *form]
     words += [source, f"oci:{work}:image"]
     process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:
+        for limit, most in ((resource.RLIMIT_FSIZE, MOST_BYTES), (resource.RLIMIT_CPU, _SECONDS)):
+            with suppress(ProcessLookupError, ValueError):  # it has ended; the caller's own is lower
+                resource.prlimit(process.pid, limit, (most, most))
         lines = _heard(process, work, reference, meter)
         status = process.wait()
     finally:
@@ -231,7 +270,11 @@ def _said(line: str) -> str:
 
 
 def _heard(process: subprocess.Popen[bytes], work: str, reference: str, meter: Meter) -> list[str]:
-    """The last lines that skopeo says, to its end; the meter shows how much has come."""
+    """The last lines that skopeo says, to its end; the meter shows how much has come.
+
+    Raises:
+        HostError: more comes than an image may have.
+    """
     import select
 
     assert process.stdout is not None
@@ -240,8 +283,11 @@ def _heard(process: subprocess.Popen[bytes], work: str, reference: str, meter: M
     waiting.register(fd, select.POLLIN)
     with process.stdout:
         while True:
-            if not waiting.poll(200 if meter.shows else None):
-                meter.show(f"{_arrived(work) / 1_000_000:.1f} MB of {reference}")
+            if not waiting.poll(_LOOK // 5 if meter.shows else _LOOK):
+                size = _arrived(work)
+                if size > MOST_ARRIVED:
+                    raise HostError("fetch the image", f"it has more than {MOST_ARRIVED} bytes", target=reference)
+                meter.show(f"{size / 1_000_000:.1f} MB of {reference}")
                 continue
             data = os.read(fd, 1 << 16)
             *whole, text = (text + data).split(b"\n")

@@ -91,7 +91,7 @@ def without_layer(assurance: Iterable[Binding]) -> str:
 def _wants(policy: Policy, facts: HostFacts) -> bool:
     """Are there overlays that need a layer: over toolchains, or for volumes of an image, which has none of those?"""
     if facts.image is not None:
-        return bool(facts.image.volumes)
+        return bool(facts.image.volumes) and policy.system == "read-only"  # else they are below that layer
     return policy.view == "project" and bool(toolchains.present(facts))
 
 

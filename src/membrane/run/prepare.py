@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 
 from .. import backend as backends
-from ..errors import HostError, PolicyError
+from ..errors import PolicyError
 from ..escaping import visible
 from ..host.facts import state_dir
 from ..plan import mounts
@@ -95,9 +95,10 @@ class PreparedRun:
         if policy.image:
             self.image = _image(policy, speaks=commands == "one" and not options.quiet)
         self.facts = facts_for(policy, backend=backend)
-        if self.image is not None and self.facts.image is not None and self.facts.image.digest != self.image.digest:
-            cause = "another membrane has fetched a newer one meanwhile, and this one is not held"
-            raise HostError("use the image", cause, target=policy.image, fix=("run it again",))
+        if self.image is not None:
+            from . import images
+
+            images.held_is(self.image, self.facts.image)
         policy, self.logins = _with_logins(policy, self.facts, tidy=True)
         policy, self.warnings = mounts.as_found(policy, self.facts)
         self.layers = layers.Layers(policy, self.facts)
@@ -191,7 +192,10 @@ def _image(policy: Policy, *, speaks: bool) -> Use:
         from . import imagestore
 
         say = _say if speaks else imagestore.quiet
-        return imagestore.pull(state, policy.image, say, again=False, platform=policy.platform)
+        workspace = os.path.realpath(os.getcwd())
+        mounted = [mounts.absolute(rule.path, workspace) for rule in policy.mounts if rule.mode == "rw" and rule.path]
+        writable = (workspace, *mounted)
+        return imagestore.pull(state, policy.image, say, again=False, platform=policy.platform, writable=writable)
 
     return images.need(state, policy.image, fetch, policy.platform)
 

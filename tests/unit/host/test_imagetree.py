@@ -63,6 +63,12 @@ def test_links_stay_within_the_image(tmp_path: Path) -> None:
     assert found.find("/etc/x/below")[1] == "" and found.find("/..")[0] == "/"
 
 
+def test_a_name_that_no_directory_has_is_nothing(tmp_path: Path) -> None:
+    found = tree(tmp_path, layer(("etc/passwd", "n" * 300), ("long", "d/" * 2000), ("etc/group", b"")))
+    assert [found.find(path)[1] for path in ("/etc/passwd", "/long", "/" + "n" * 300, "/x" * 4000)] == [""] * 4
+    assert found.find("/etc/group")[1] == "file"
+
+
 def test_what_has_something_else_below_it_is_taken_apart(tmp_path: Path) -> None:
     found = tree(
         tmp_path,

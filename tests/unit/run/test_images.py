@@ -16,6 +16,9 @@ from image_layout import ARCHITECTURE, archive, image, layer
 
 from membrane.errors import HostError
 from membrane.host import unpack
+from membrane.host.imagefiles import read
+from membrane.host.imagetree import Tree
+from membrane.plan.model import ImageFacts
 from membrane.run import images, imagestore
 
 ONE = layer(("a", b"1"))
@@ -134,6 +137,39 @@ def test_without_skopeo_it_says_what_to_install(tmp_path: Path, monkeypatch: pyt
     assert "apt install skopeo" in caught.value.fix
 
 
+def test_what_skopeo_writes_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in that would go on for ever; it is ended, and limits are on it from the start."""
+    program = tmp_path / "bin" / "skopeo"
+    program.parent.mkdir()
+    limits = tmp_path / "limits"
+    program.write_text(
+        "#!/bin/sh\nfor last; do :; done\nlast=${last#oci:}\nlast=${last%:image}\n"
+        'i=0; until [ "$(ulimit -t)" = 3600 ] || [ $i -gt 99999 ]; do i=$((i + 1)); done\n'  # it is set from outside
+        f"ulimit -t > {limits}; ulimit -f >> {limits}; echo $$ > {tmp_path}/pid\n"
+        "echo 0123456789 > $last/oci-put-blob1; exec sleep 1000\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    monkeypatch.setattr(imagestore, "MOST_ARRIVED", 5)
+    monkeypatch.setattr(imagestore, "_LOOK", 10)
+    with pytest.raises(HostError, match="more than 5 bytes"):
+        imagestore.pull(str(tmp_path / "state"), "tool")
+    assert limits.read_text() == f"3600\n{unpack.MOST_BYTES // 512}\n"
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+def test_what_is_shown_is_what_is_held(tmp_path: Path) -> None:
+    state, layout = str(tmp_path / "state"), image(tmp_path / "image", ONE)
+    held = images.need(state, f"oci:{layout}", lambda: imagestore.pull(state, f"oci:{layout}"))
+    shown = ImageFacts(reference="x", digest=held.digest, layers=1, trees=())
+    images.held_is(held, shown)
+    images.held_is(held, None)
+    with pytest.raises(HostError, match="newer one meanwhile"):
+        images.held_is(held, shown.replace(digest="sha256:0"))
+    held.end()
+
+
 @pytest.mark.parametrize(
     ("reference", "source"),
     [
@@ -162,6 +198,30 @@ def test_names_go_to_skopeo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ref
     with pytest.raises(HostError, match="no such"):
         imagestore.pull(str(state), reference)
     assert not any(name.startswith(".") and name != ".lock" for name in os.listdir(state / "images"))
+
+
+def test_a_volume_is_a_directory_that_can_be_made(tmp_path: Path) -> None:
+    """Of any number with any names some are made, outer ones first; the others are said."""
+    (tmp_path / "1").mkdir()
+    entries = (
+        ("file", b"x"),
+        ("link", "/real"),
+        ("real/a", b"x"),
+        ("loop", "loop"),
+        ("out", "/../../etc"),
+        ("etc/x", b""),
+    )
+    os.mkdir(tmp_path / "layers")
+    layers = read(str(image(tmp_path / "image", layer(*entries))), str(tmp_path / "layers")).layers
+    tree = Tree([f"{tmp_path}/layers/{name}" for name in layers], f"{tmp_path}/empty")
+    own = ("/tmp", "/home/me", "/srv/mount")
+    wrong = ("/", "/etc", "/out", "/file", "/home", "/srv", f"/{'n' * 256}", "/d" * 600)
+    paths = ("/link", "/real/sub", "/new/a/b", "relative", "/tmp/v", "/home/me/x", "//double//", *wrong)
+    made, refused = images._volumes(tree, paths, own)
+    assert [each.path for each in made] == ["/double", "/real", "/relative", "/new/a/b"]
+    assert set(refused) == set(wrong)
+    many, more = images._volumes(tree, [f"/v{number}" for number in range(40)], own)
+    assert len(many) == images.MOST_VOLUMES and len(more) == 40 - images.MOST_VOLUMES
 
 
 def test_one_name_has_an_image_for_each_platform(tmp_path: Path) -> None:
@@ -203,3 +263,30 @@ def test_foreign_programs_need_an_interpreter_that_is_open_already(
         (tmp_path / "qemu-s390x").write_text(text)
         assert images._runs("linux/s390x") == wanted, text
     assert not images._runs("linux/none") and not images._runs("linux")
+
+
+def test_no_link_that_a_command_can_make_leads_to_an_image(tmp_path: Path) -> None:
+    """Links of a person are followed on the way to such a tree, and elsewhere."""
+    state, outside, tree = str(tmp_path / "state"), tmp_path / "outside", tmp_path / "tree"
+    layout = image(outside / "image", ONE)
+    packed = archive(layout, outside / "image.tar")
+    tree.mkdir()
+    (tree / "own").symlink_to(layout)
+    (tree / "below").symlink_to(outside)
+    (tree / "own.tar").symlink_to(packed)
+    (outside / "Dockerfile").write_text("FROM scratch\n")
+    image(tree / "good", ONE)
+    (tmp_path / "way").symlink_to(tree)
+    for name in (
+        "oci:{}/own",
+        "oci:{}/below/image",
+        "tar:{}/own.tar",
+        "tar:{}/below/image.tar",
+        "dockerfile:{}/below/Dockerfile",
+    ):
+        for way in (tree, tmp_path / "way"):
+            with pytest.raises(HostError, match="symbolic link is on the way"):
+                imagestore.pull(state, name.format(way), writable=(str(tree),))
+    for name in (f"oci:{tree}/good", f"oci:{tmp_path}/way/good", f"oci:{layout}"):
+        assert imagestore.pull(state, name, writable=(str(tree),)).layers
+    assert imagestore.pull(state, f"oci:{tree}/own").layers  # the control: without the rule it is followed

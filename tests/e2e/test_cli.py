@@ -443,7 +443,9 @@ def test_reset_unknown_letter(box: Box) -> None:
     assert done.returncode in (EX_USAGE, EX_CONFIG)
 
 
-@pytest.mark.parametrize(("typed", "meant"), [("chek", "check"), ("plaan", "plan"), ("pslx", ""), ("sh", "")])
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("chek", "check"), ("plaan", "plan"), ("policy", "config show"), ("pslx", ""), ("sh", "")]
+)
 def test_a_misspelled_subcommand_is_named(box: Box, typed: str, meant: str) -> None:
     done = box.run(typed, "-c", "exit 127")
     assert done.returncode == 127

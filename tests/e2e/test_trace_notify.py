@@ -182,7 +182,15 @@ def test_what_a_program_makes_itself_in_its_own_home_is_no_refusal(box: Box) -> 
     done = run(box, "sh", "-c", script, options=("--home=ephemeral",))
     assert not box.events("AccessDenied") and "refused" not in done.stderr, done
     box.events_path.unlink()
-    run(box, "sh", "-c", f"{ask}; true", options=("--home=ephemeral",))  # the control: it goes without
+    # The control: it goes without, and makes something else once that is reported.
+    argv = (f"--events={box.events_path}", "--home=ephemeral", "--", "sh", "-c", f"{ask}; touch a; read x; touch b")
+    going = box.popen(*argv, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + PATIENT
+    while not (box.events_path.exists() and b"AccessDenied" in box.events_path.read_bytes()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    _, said = going.communicate(b"on\n", timeout=PATIENT)
+    assert going.returncode == 0 and b"incomplete" not in said, said
     denied = {(event["access"]["path"], event["reason"]) for event in box.events("AccessDenied")}
     assert denied == {(f"{box.home}/.npm/_cacache{end}", "not in the view") for end in ("", "/tmp")}
 

@@ -4,14 +4,16 @@ Theory of operation
 -------------------
 ``refusals`` turns ``AccessDenied`` events into aligned lines: what was refused, why, and the exact YAML to add.
 Equal refusals are one line.  Nothing is suggested for a floor (metadata addresses, protected names, malformed names):
-the line says why instead.  All text comes from inside the sandbox, so every string is escaped and cut to a fixed
-width before it is measured.
+the line says why instead, and which address it is that a name leads to.  All text comes from inside the sandbox, so
+every string is escaped and cut to a fixed width before it is measured.
 """
 
 from __future__ import annotations
 
 from ..escaping import visible
 from ..policy import reasons
+from ..policy.hosts import address_class, format_address, parse_address
+from ..policy.model import Malformed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -102,8 +104,25 @@ def target_of(access: Mapping[str, Any], home: str = "") -> str:
     return f"{operation}{f' with {names[0]}' if operation == 'sign' and names else ''} through {path}"
 
 
+def _private(access: Mapping[str, Any], floor: str) -> str:
+    """Which address a name led to, and the rule for it, as of a company's mirror; for this machine's loopback none."""
+    text = str(access.get("address", ""))
+    try:
+        address = parse_address(text)
+    except Malformed:
+        return floor
+    if not access.get("host"):
+        return floor
+    if address_class(*address) not in ("private", "reserved"):
+        return f"{format_address(*address)}: {floor}"
+    where = endpoint(format_address(*address), int(access.get("port", 0)), str(access.get("protocol", "tcp")))
+    return f'its address is {format_address(*address)}; if that is meant: allow: ["{where}"]'
+
+
 def _advice(event: AccessDenied) -> str:
     known = reasons.REASONS.get(event.reason)
+    if known == reasons.PRIVATE_ADDRESS:
+        return _private(event.access, reasons.PRIVATE_ADDRESS.floor)
     if known is not None and known.floor:
         return known.floor
     if event.access.get("kind") == "SystemCall":

@@ -1083,13 +1083,13 @@ class Notifications:
         # Two settings of one file are two refusals.
         key = (access.path, reason, access.operation, hint or "")
         if awaited and len(self._absent) < MOST_REFUSALS:
-            self._absent.hold(key, awaited, self._now, known.shown() if known else "null", event)
+            self._absent.hold(key, awaited, known.shown() if known else "null", event)
         else:
             self._refuse(known, key, event)
 
     def _report_absent(self, *, everything: bool) -> None:
-        for held in self._absent.due(everything=everything):
-            self._queue.append(held)
+        for process, event in self._absent.due(everything=everything):
+            self._queue.append((clock.time_ns(), process, event))
 
     def _refuse(self, known: Known | None, key: tuple[str, ...], event: AccessDenied) -> None:
         """Report a refusal; equal ones of the next second together."""

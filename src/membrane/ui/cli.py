@@ -336,6 +336,9 @@ def _stop(invocation: Invocation) -> int:
     return detached.stop(_state(), "".join(invocation.words))
 
 
+_ELSEWHERE = {"policy": "config show"}  # what is looked for under a name that no command has
+
+
 def _meant(command: tuple[str, ...]) -> str:
     """The subcommand that a program which is nowhere most likely stands for; empty if none or if it exists."""
     import shutil
@@ -343,7 +346,7 @@ def _meant(command: tuple[str, ...]) -> str:
     names = [known.name for known in options.COMMANDS[1:]]
     if "/" in command[0] or command[0] in names or shutil.which(command[0]):
         return ""
-    return options.closest(command[0], names)
+    return _ELSEWHERE.get(command[0]) or options.closest(command[0], names)
 
 
 def events_place(given: str) -> str:

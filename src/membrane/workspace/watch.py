@@ -318,7 +318,7 @@ class Watcher:
             return False
         finally:
             os.close(fd)
-        if self._directories.get(watch, above) != above or status.st_mode & 0o111:
+        if self._directories.setdefault(watch, above) != above or above not in self._entries or status.st_mode & 0o111:
             return False
         self._closed[path] = context
         return True

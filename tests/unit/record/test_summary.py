@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from membrane.events import AccessDenied, access_as_data
 from membrane.policy.model import Connect, HttpRequest, NameQuery, PathAccess, SocketAccess
-from membrane.policy.reasons import REASONS, Reason
+from membrane.policy.reasons import PRIVATE_ADDRESS, REASONS, Reason
 from membrane.record import summary
 from membrane.value import Value
 
@@ -36,6 +36,24 @@ def test_exact_look() -> None:
         "  ~/.aws/credentials          not in the view       mounts: [{path: ~/.aws/credentials, mode: ro}]",
         "  full record: membrane trace show @last --denied",
     ]
+
+
+@pytest.mark.parametrize(
+    ("address", "advice"),
+    [
+        ("10.0.0.7", 'its address is 10.0.0.7; if that is meant: allow: ["10.0.0.7:443"]'),
+        ("fd00::7", 'its address is fd00::7; if that is meant: allow: ["[fd00::7]:443"]'),
+        ("127.0.0.1", f"127.0.0.1: {PRIVATE_ADDRESS.floor}"),
+        ("93.184.216.34", f"93.184.216.34: {PRIVATE_ADDRESS.floor}"),  # one of this machine's own
+        ('"]\x1b', PRIVATE_ADDRESS.floor),
+    ],
+)
+def test_a_private_address_is_named(address: str, advice: str) -> None:
+    """With the rule for it, as of a company's mirror; none for what would be this machine."""
+    event = denied(Connect("mirror.example", address, 443), "private address")
+    assert summary.refusals([event])[1] == f"  mirror.example:443   private address   {advice}"
+    metadata = denied(Connect("m.example", "169.254.169.254", 80), "metadata address")
+    assert "allow" not in summary.refusals([metadata])[1]
 
 
 def test_nothing_refused_is_nothing_said() -> None:

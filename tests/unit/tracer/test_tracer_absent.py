@@ -15,11 +15,11 @@ def held(waiting: Absent, path: str) -> None:
     event = AccessDenied(
         access_as_data(PathAccess(path, "write")), reasons.NOT_IN_THE_VIEW, None, None, source="notify"
     )
-    waiting.hold((path,), path, 7, "null", event)
+    waiting.hold((path,), path, "null", event)
 
 
 def left(waiting: Absent, *, everything: bool) -> list[tuple[str, int]]:
-    return [(str(event.access["path"]), event.count) for _now, _process, event in waiting.due(everything=everything)]
+    return [(str(event.access["path"]), event.count) for _process, event in waiting.due(everything=everything)]
 
 
 def test_it_is_none_when_the_name_or_a_directory_on_the_way_is_made() -> None:

@@ -446,6 +446,21 @@ def test_a_new_directory_that_is_closed_is_looked_into_when_it_is_opened(
 
 
 @pytest.mark.as_user
+def test_one_that_is_closed_before_directories_are_watched_is_looked_into_as_well(workspace: Path) -> None:
+    watcher = Watcher(scan(str(workspace), RULES).index)
+    try:
+        (workspace / "closed").mkdir()
+        make(workspace, "closed/one.pem")
+        (workspace / "closed").chmod(0o000)
+        watcher.look()
+        assert "closed" not in {found.path for found in watcher.read()}
+        (workspace / "closed").chmod(0o700)
+        collect(watcher, has("closed/one.pem"))
+    finally:
+        watcher.close()
+
+
+@pytest.mark.as_user
 def test_a_closed_directory_that_no_watch_tells_of_is_hidden_whole(
     workspace: Path, start: Callable[[], Watcher], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -260,7 +260,7 @@ def act(kind, path, more):
             os.symlink(more, path)
         elif kind == "chmod":
             os.chmod(path, int(more, 8), follow_symlinks=True)
-        else:
+        elif not os.path.realpath(more).startswith(os.path.realpath(path) + "/"):  # else it copies without an end
             shutil.move(path, more)
     except (OSError, shutil.Error, RecursionError):
         pass

@@ -340,6 +340,22 @@ def test_the_default_name_and_a_run_that_changes_nothing(box: Box) -> None:
     assert len(json.loads(box.run("changes", "--json").stdout)["changes"]) == 1
 
 
+def test_hidden_files_are_links_of_one_empty_file_and_each_is_written_by_itself(box: Box) -> None:
+    box.policy(json.dumps({"presets": [], "workspace": "review", "ignore": ["*.key"]}))
+    for name in ("a.key", "b.key", "c.key"):
+        (box.workspace / name).write_text("secret\n")
+    script = (
+        "cat *.key; stat -c %i *.key | sort -u | wc -l; echo mine > a.key; chmod 600 b.key; ln c.key d; echo more > d"
+    )
+    done = box.run("-q", "--review=one", "--", "sh", "-c", f"{script}; cat a.key; wc -c < b.key; wc -c < c.key; cat d")
+    assert (done.stdout.split(), done.stderr) == (["1", "mine", "0", "5", "more"], "")  # c.key and d are one file now
+    again = box.run("-q", "--review=two", "--", "sh", "-c", "cat *.key; stat -c %a *.key | sort -u")
+    assert again.stdout == "644\n"
+    after = box.run("-q", "--review=one", "--", "sh", "-c", "cat a.key; wc -c < b.key; cat c.key")
+    assert after.stdout.split() == ["mine", "0", "more"]
+    assert {(box.workspace / name).read_text() for name in ("a.key", "b.key", "c.key")} == {"secret\n"}
+
+
 def test_a_policy_says_review_and_the_option_live(box: Box) -> None:
     box.policy(json.dumps({"presets": [], "workspace": "review"}))
     assert box.run("-q", "--", "touch", "one").returncode == 0

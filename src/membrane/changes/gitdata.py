@@ -21,15 +21,14 @@ A repository that the command made is a directory like any other; its objects ar
 from __future__ import annotations
 
 import os
-import stat
 import time
 
-from ..errors import HostError
 from ..value import Value
 from ..workspace.gitindex import hash_size
 from ..workspace.judge import pointer_target
 from ..workspace.protect import fold
 from .base import Row
+from .gitrefs import HEX, LARGEST_INDEX, LONGEST_REF, MOST_REFS, Refs, content, is_ref, is_value, value_of
 from .model import Change, Side
 from .tree import Copy, look, open_directory, pieces
 
@@ -38,15 +37,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
     from .base import Base
+    from .model import Kind
 
-MOST_REFS = 100_000
-LARGEST_PACKED = 32 << 20  # bytes of packed-refs
-LONGEST_REF = 1_024  # bytes of the content of one
-LARGEST_INDEX = 32 << 20  # bytes of an index whose entries are compared
 PACK_TIME = 600  # seconds for the check of one pack
 OBJECTS_TIME = 600  # seconds for the check of all loose objects of one apply
 _OTHER = "it is not the object that its name says"
-_HEX = frozenset("0123456789abcdef")
 _DERIVED = (".rev", ".bitmap", ".mtimes", ".keep", ".promisor", ".lock")
 _LOCKED = frozenset({"HEAD", "index", "packed-refs", "config", "config.worktree"})
 # What makes a directory a repository (setup.c, is_git_directory).
@@ -219,7 +214,7 @@ class Repositories:
     # ------------------------------------------------------------ refs
 
     def _refs(self, place: str) -> list[Change]:
-        inside, host = _Refs(self._copy, place), _Refs(self._host, place)
+        inside, host = Refs(self._copy, place), Refs(self._host, place)
         if inside.broken or host.broken:
             why = "the refs cannot be read, or are more than are looked at"
             return [Change(f"{place}/refs", "changed", None, None, never=(why,))]
@@ -232,7 +227,7 @@ class Repositories:
             if new == old or (row is not None and row.content == new):
                 continue
             path = f"{place}/{ref}"
-            if not _is_ref(ref):
+            if not is_ref(ref):
                 out.append(Change(path, "changed", None, None, never=("git takes no such name for a ref",)))
                 continue
             if row is None and not (old and self._is_new(host, place, ref)):
@@ -241,7 +236,7 @@ class Repositories:
             if row is None or row.content != old:
                 out += self._arrives(place, ref, new)
                 continue
-            if new and not _is_value(new, ref):
+            if new and not is_value(new, ref):
                 out.append(Change(path, "changed", None, None, never=("it holds no name of an object",)))
                 continue
             self.values[path] = Row("ref", 0, new)
@@ -255,15 +250,15 @@ class Repositories:
         packed = [ref for ref in gone if ref in host.packed]
         if packed:
             out.append(self._unpacked(place, packed, host))
-        return [*self._parents(place, out), *out]
+        return self._placed(place, out, frozenset(host.values).difference(gone))
 
-    def _is_new(self, host: _Refs, place: str, ref: str) -> bool:
+    def _is_new(self, host: Refs, place: str, ref: str) -> bool:
         """May the host have moved a ref that it has since the set was made?"""
         there = host.loose.get(ref) or look(self._copy.base_fd, f"{place}/packed-refs")
         return there is not None and self._base.is_new(there)
 
     def _arrives(self, place: str, ref: str, new: str) -> list[Change]:
-        if not new or not _is_value(new, ref) or not ref.startswith(("refs/heads/", "refs/tags/")):
+        if not new or not is_value(new, ref) or not ref.startswith(("refs/heads/", "refs/tags/")):
             why = "it was moved in the workspace meanwhile"
             return [Change(f"{place}/{ref}", "changed", None, None, never=(why,))]
         name = f"refs/membrane/{self._name}/{ref.removeprefix('refs/')}"
@@ -271,7 +266,7 @@ class Repositories:
         there = look(self._copy.base_fd, path)
         repository = place.rpartition("/")[0]
         self.arrived[path] = Arrived(repository, ref, name)
-        if there is not None and _value(_bytes(self._host, path)) == new:
+        if there is not None and value_of(content(self._host, path)) == new:
             return []
         return [self._written(path, there, new)]
 
@@ -281,7 +276,7 @@ class Repositories:
         after = Side("file", 0o644, len(data), "", 0, 0, 0, 0, 0, 0, 1, 0)
         return Change(path, "changed" if there is not None else "added", there, after, -2, content=True)
 
-    def _unpacked(self, place: str, refs: list[str], host: _Refs) -> Change:
+    def _unpacked(self, place: str, refs: list[str], host: Refs) -> Change:
         """``packed-refs`` without some lines, and without what git says of each below it."""
         gone = {os.fsencode(ref) for ref in refs}
         out, skip = [], False
@@ -295,18 +290,59 @@ class Repositories:
         after = Side("file", 0o644, len(self.data[path]), "", 0, 0, 0, 0, 0, 0, 1, 0)
         return Change(path, "changed", before, after, -2, content=True)
 
-    def _parents(self, place: str, changes: list[Change]) -> list[Change]:
-        """Directories that refs need and the workspace has not."""
-        found: dict[str, Change] = {}
+    def _placed(self, place: str, changes: list[Change], staying: Collection[str]) -> list[Change]:
+        """``changes`` of refs with the directories that they need, and without those that are in their way.
+
+        A ref may have the name of what was a directory of refs, and the other way round (git branch -m a a/b).
+
+        Args:
+            staying: the host's refs that are not deleted.
+        """
+        above = {ref[:at] for ref in staying for at, char in enumerate(ref) if char == "/"}
+        gone = {change.path for change in changes if change.after is None and not change.never}
+        out = {change.path: change for change in changes}
         for change in changes:
-            if change.after is None:
+            if change.after is None or change.path == f"{place}/packed-refs":
                 continue
+            ref = change.path[len(place) + 1 :]
+            if any(ref[:at] in staying for at, char in enumerate(ref) if char == "/"):
+                out[change.path] = _never(change, "a ref of the workspace has the name of its directory")
+                continue
+            there = look(self._copy.base_fd, change.path)
+            is_one = there is not None and there.what == "directory"
+            if ref in above or (is_one and any(path not in gone for path in self._files(change.path))):
+                out[change.path] = _never(change, "the workspace has refs below this name")
+                continue
+            if is_one:
+                out[change.path] = change.replace(kind="type", before=there)
+                for path, side in self._directories(change.path):
+                    out[path] = Change(path, "deleted", side, None, content=True)
             parent = change.path.rpartition("/")[0]
-            while len(parent) > len(place) and parent not in found and look(self._copy.base_fd, parent) is None:
+            while len(parent) > len(place):
+                there = look(self._copy.base_fd, parent)
+                if there is not None and there.what == "directory":
+                    break
+                if there is not None and parent not in gone:
+                    out[change.path] = _never(change, "a ref of the workspace has the name of its directory")
+                    break
                 after = Side("directory", 0o755, 0, "", 0, 0, 0, 0, *_owner(self._copy.base_fd, place), 1, 0)
-                found[parent] = Change(parent, "added", None, after, -2)
+                kind: Kind = "added" if there is None else "type"
+                out[parent] = Change(parent, kind, there, after, -2, content=there is not None)
                 parent = parent.rpartition("/")[0]
-        return list(found.values())
+        return list(out.values())
+
+    def _directories(self, place: str) -> list[tuple[str, Side]]:
+        """The host's directories below a directory."""
+        out, todo = [], [place]
+        while todo:
+            here = todo.pop()
+            for name in self._host.names(here):
+                path = f"{here}/{name}"
+                there = look(self._copy.base_fd, path)
+                if there is not None and there.what == "directory":
+                    out.append((path, there))
+                    todo.append(path)
+        return out
 
     # ------------------------------------------------------------ all else
 
@@ -316,7 +352,7 @@ class Repositories:
         there = look(self._copy.base_fd, path)
         if there is None:
             return True
-        text = _value(_bytes(self._host, path))
+        text = value_of(content(self._host, path))
         key = f"{place}//HEAD"
         row = self._base.rows.get(key)
         if row is None:
@@ -328,7 +364,7 @@ class Repositories:
         ref = text.removeprefix("ref: ") if text.startswith("ref: ") else ""
         if not ref:
             return False
-        host = _Refs(self._host, place)
+        host = Refs(self._host, place)
         value = host.values.get(ref, "")
         known = self._base.rows.get(f"{place}//{ref}")
         if known is None:
@@ -351,8 +387,8 @@ class Repositories:
         if moved and inner.partition("/")[0] not in _APART:
             return _never(change, _MOVED)
         if inner == "HEAD" and change.after is not None:
-            value = _value(_bytes(self._copy, change.path, LONGEST_REF))
-            if not _is_value(value, "refs/remotes/x/HEAD"):  # the form of a symbolic ref, or of a commit
+            value = value_of(content(self._copy, change.path, LONGEST_REF))
+            if not is_value(value, "refs/remotes/x/HEAD"):  # the form of a symbolic ref, or of a commit
                 return _never(change, "it names no ref and no commit")
             self.values[change.path] = Row("ref", 0, value)
         why = self._base.conflict(self._copy, change)
@@ -364,8 +400,8 @@ class Repositories:
         if change.before is None or change.after is None:
             return change
         width = self._width(place)
-        mine = entries(_bytes(self._copy, change.path), width)
-        theirs = entries(_bytes(self._host, change.path), width)
+        mine = entries(content(self._copy, change.path), width)
+        theirs = entries(content(self._host, change.path), width)
         key = f"{place}//index"
         row = self._base.rows.get(key)
         if row is None and not self._base.is_new(change.before):
@@ -378,7 +414,7 @@ class Repositories:
         return change
 
     def _width(self, place: str) -> int:
-        return hash_size(_bytes(self._host, f"{place}/config").decode("utf-8", "surrogateescape"))
+        return hash_size(content(self._host, f"{place}/config").decode("utf-8", "surrogateescape"))
 
     # ------------------------------------------------------------ the check of what is in the stage
 
@@ -437,7 +473,7 @@ class Repositories:
                 seats[f"{place}/{seat[:-1]}"] = place
         for seat in seats:
             pointer = pointer_target(
-                self._copy.base_fd, f"{seat}/gitdir", "gitdir: " + os.fsdecode(_bytes(self._host, f"{seat}/gitdir"))
+                self._copy.base_fd, f"{seat}/gitdir", "gitdir: " + os.fsdecode(content(self._host, f"{seat}/gitdir"))
             )
             stays = pointer and pointer not in gone and self._what(pointer) == "file"
             if stays or any(path not in gone for path in self._files(seat)):
@@ -475,16 +511,16 @@ class Repositories:
             seat, inner = _seat(inner)
             seats.add(seat)
             if inner == "HEAD" or inner.startswith("refs/"):
-                name = _value(_whole(stage, slot))
+                name = value_of(_whole(stage, slot))
                 if not name.startswith("ref: "):
                     tips[change.path] = name
             elif inner.startswith("logs/"):
-                lists[change.path] = _logged(_whole(stage, slot)) - _logged(_bytes(self._host, change.path))
+                lists[change.path] = _logged(_whole(stage, slot)) - _logged(content(self._host, change.path))
             elif inner == "index" or inner.startswith("sharedindex."):
                 mine = _indexed(_whole(stage, slot), width)
-                lists[change.path] = mine - _indexed(_bytes(self._host, change.path), width)
-        known = [name for name in _Refs(self._host, place).values.values() if _is_value(name, "")]
-        shallow = _bytes(self._host, f"{place}/shallow")
+                lists[change.path] = mine - _indexed(content(self._host, change.path), width)
+        known = [name for name in Refs(self._host, place).values.values() if is_value(name, "")]
+        shallow = content(self._host, f"{place}/shallow")
         host = open_directory(self._host.base_fd, f"{place}/objects")
         root = os.readlink(f"/proc/self/fd/{self._host.base_fd}")
         try:
@@ -497,7 +533,7 @@ class Repositories:
 
     def _follow(self, place: str, seat: str, changes: list[Change], found: dict[str, str]) -> None:
         """What says where the HEAD of a work tree is describes a history that does not come."""
-        head = _value(_bytes(self._copy, f"{place}/{seat}HEAD", LONGEST_REF))
+        head = value_of(content(self._copy, f"{place}/{seat}HEAD", LONGEST_REF))
         if not found.keys() & {f"{place}/{seat}HEAD", f"{place}/{head.removeprefix('ref: ')}"}:
             return
         for change in changes:
@@ -550,7 +586,7 @@ def pack_name(inner: str) -> str:
 
 
 def _is_hex(text: str, length: int) -> bool:
-    return len(text) == length and length > 0 and _HEX.issuperset(text)
+    return len(text) == length and length > 0 and HEX.issuperset(text)
 
 
 def _objection_to(fd: int, name: str, until: float) -> str:
@@ -622,73 +658,6 @@ def index_pack(stage: str, pack: str, idx: str, width: int, *, root: str) -> str
     return ""
 
 
-class _Refs:
-    """The refs of one repository in one view: ``values``, by name; where they are."""
-
-    def __init__(self, copy: Copy, place: str) -> None:
-        self._copy = copy
-        self.values: dict[str, str] = {}
-        self.loose: dict[str, Side] = {}
-        self.packed: dict[str, str] = {}
-        self.text = b""
-        self.broken = False
-        try:
-            self._read_packed(f"{place}/packed-refs")
-            self._read_loose(place, "refs")
-        except (OSError, HostError, RecursionError):
-            self.broken = True
-        self.values = {**self.packed, **self.values}
-
-    def _read_packed(self, path: str) -> None:
-        self.text = _bytes(self._copy, path, LARGEST_PACKED)
-        for line in self.text.splitlines():
-            value, _, name = line.partition(b" ")
-            if name and not line.startswith((b"#", b"^")):
-                self.packed[os.fsdecode(name)] = value.decode("ascii", "replace")
-        if len(self.packed) > MOST_REFS or len(self.text) > LARGEST_PACKED:
-            self.broken = True
-
-    def _read_loose(self, place: str, ref: str) -> None:
-        todo = [ref]
-        while todo:
-            ref = todo.pop()
-            for name in self._copy.names(f"{place}/{ref}"):
-                path, inner = f"{place}/{ref}/{name}", f"{ref}/{name}"
-                found = self._copy.find(path)
-                if found is None or name.endswith(".lock"):
-                    continue
-                if found[1].what == "directory":
-                    todo.append(inner)
-                elif found[1].what == "file":
-                    self.values[inner] = _value(_bytes(self._copy, path, LONGEST_REF))
-                    self.loose[inner] = found[1]
-                else:
-                    self.values[inner] = "not a file"
-            if len(self.values) + len(todo) > MOST_REFS:
-                self.broken = True
-                return
-
-
-def _bytes(copy: Copy, path: str, most: int = LARGEST_INDEX) -> bytes:
-    """What a file of a view holds, at most ``most`` bytes and one more; empty: there is none, or it cannot be read."""
-    try:
-        found = copy.find(path)
-        if found is None or found[1].what != "file":
-            return b""
-        fd = copy.open(found[0], path)
-    except OSError:
-        return b""
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            return b""
-        out = b""
-        while len(out) <= most and (piece := os.read(fd, most + 1 - len(out))):
-            out += piece
-        return out
-    finally:
-        os.close(fd)
-
-
 def _whole(stage: str, slot: str) -> bytes:
     with open(f"{stage}/{slot}", "rb", opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW)) as file:
         return file.read(LARGEST_INDEX)
@@ -697,33 +666,13 @@ def _whole(stage: str, slot: str) -> bytes:
 def _logged(data: bytes) -> frozenset[str]:
     """The objects that a reflog names (git-reflog(1): the old and the new one lead each line)."""
     names = {word.decode("ascii", "replace") for line in data.splitlines() for word in line.split(b" ", 2)[:2]}
-    return frozenset(name for name in names if len(name) in (40, 64) and _HEX.issuperset(name) and name.strip("0"))
+    return frozenset(name for name in names if len(name) in (40, 64) and HEX.issuperset(name) and name.strip("0"))
 
 
 def _indexed(data: bytes, width: int) -> frozenset[str]:
     """The objects that an index lists, but for commits of submodules; of one that is damaged none is known."""
     rows = _entries_4(data, width) if data[4:8] == b"\0\0\0\4" else _entries(data, width)
     return frozenset(name.hex() for _start, mode, name, _end in rows or () if mode[2] >> 4 != 0o16)
-
-
-def _value(data: bytes) -> str:
-    return data[:LONGEST_REF].decode("utf-8", "surrogateescape").removesuffix("\n")
-
-
-def _is_value(value: str, ref: str) -> bool:
-    if value.startswith("ref: refs/"):
-        return ref.startswith("refs/remotes/") and ref.endswith("/HEAD") and _is_ref(value.removeprefix("ref: "))
-    return len(value) in (40, 64) and _HEX.issuperset(value)
-
-
-def _is_ref(ref: str) -> bool:
-    """git-check-ref-format(1)."""
-    parts = ref.split("/")
-    if len(parts) < 2 or parts[0] != "refs" or "@{" in ref or ".." in ref or ref.endswith("."):
-        return False
-    if any(char < " " or char in '\x7f ~^:?*[\\"' for char in ref):
-        return False
-    return all(part and not part.startswith((".", "-")) and not part.endswith(".lock") for part in parts)
 
 
 def _owner(base_fd: int, place: str) -> tuple[int, int]:

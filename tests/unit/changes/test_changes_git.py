@@ -672,3 +672,40 @@ def test_an_abort_takes_no_object_that_the_host_needs_by_now(made: Workspace) ->
     fsck(made.base)
     assert git(made.base, "log", "--format=%s", "keep").split() == ["two", "one"]
     assert git(made.base, "log", "--format=%s").split() == ["one"]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(("first", "second"), [("old", "old/a/b"), ("old/a/b", "old"), ("old/a/b", "old/a/b/c")])
+def test_a_branch_may_get_the_name_of_a_directory_of_branches(
+    made: Workspace, first: str, second: str, packed: bool
+) -> None:
+    if first != "old":
+        git(made.base, "branch", "-m", "old", first)
+    if packed:
+        git(made.base, "pack-refs", "--all")
+    made.begin()
+    inside(made, f"git('branch', '-m', {first!r}, {second!r}); write('a', 'x'); git('commit', '-qam', 'two')")
+    before = without_objects(made.base)
+    apply(made)
+    assert git(made.base, "branch", "--format=%(refname:short)").split() == ["main", second]
+    assert git(made.base, "log", "--format=%s").split() == ["two", "one"]
+    fsck(made.base)
+    with engine(made) as each:
+        assert each.undo() == []
+    assert without_objects(made.base) == before
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(("hosts", "inside_"), [("new", "new/a"), ("new/a", "new"), ("new/a/b", "new/a")])
+def test_a_branch_that_has_no_room_beside_the_hosts_stays_out_and_the_rest_comes(
+    made: Workspace, hosts: str, inside_: str, packed: bool
+) -> None:
+    inside(made, f"git('branch', {inside_!r}); git('branch', 'side'); write('a', 'x'); git('commit', '-qam', 'two')")
+    git(made.base, "branch", hosts)
+    if packed:
+        git(made.base, "pack-refs", "--all")
+    report = apply(made)
+    assert [why for change, why in report.refused if change.path == f".git/refs/heads/{inside_}"]
+    names = git(made.base, "branch", "--format=%(refname:short)").split()
+    assert hosts in names and "side" in names and inside_ not in names
+    fsck(made.base)

@@ -35,9 +35,12 @@ from .tree import Copy, look, open_directory, pieces
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
+    from typing import Literal, TypeAlias
 
     from .base import Base
     from .model import Kind
+
+    Fate: TypeAlias = Literal["comes", "goes", "stays"]
 
 PACK_TIME = 600  # seconds for the check of one pack
 OBJECTS_TIME = 600  # seconds for the check of all loose objects of one apply
@@ -181,10 +184,15 @@ class Repositories:
             else:
                 rest.append(change)
         moved = self._has_moved(place)
+        fate: dict[str, Fate] = {}
         if refs:
-            out += self._refs(place)
+            out += self._refs(place, moved, fate)
+            rest += self._logs(place, rest, fate)
         for change in rest:
-            kept = self._plain(place, change, moved)
+            inner = change.path[len(place) + 1 :]
+            kept = self._log(place, change, fate) if inner.startswith("logs/refs/") else None
+            if kept is None:
+                kept = self._plain(place, change, moved)
             if kept is not None:
                 out.append(kept)
         for change in out:
@@ -213,7 +221,9 @@ class Repositories:
 
     # ------------------------------------------------------------ refs
 
-    def _refs(self, place: str) -> list[Change]:
+    def _refs(self, place: str, moved: bool, fate: dict[str, Fate]) -> list[Change]:
+        """The changes of refs; ``fate`` gets what happens to each of these."""
+        head = value_of(content(self._host, f"{place}/HEAD", LONGEST_REF)).removeprefix("ref: ") if moved else ""
         inside, host = Refs(self._copy, place), Refs(self._host, place)
         if inside.broken or host.broken:
             why = "the refs cannot be read, or are more than are looked at"
@@ -233,7 +243,8 @@ class Repositories:
             if row is None and not (old and self._is_new(host, place, ref)):
                 row = Row("ref", 0, old)
                 self._base.rows[key] = row
-            if row is None or row.content != old:
+            # Where the host's HEAD has moved, neither does the branch that it is on now, under its files.
+            if row is None or row.content != old or ref == head:
                 out += self._arrives(place, ref, new)
                 continue
             if new and not is_value(new, ref):
@@ -250,7 +261,42 @@ class Repositories:
         packed = [ref for ref in gone if ref in host.packed]
         if packed:
             out.append(self._unpacked(place, packed, host))
-        return self._placed(place, out, frozenset(host.values).difference(gone))
+        out = self._placed(place, out, frozenset(host.values).difference(gone))
+        fate.update(dict.fromkeys(gone, "goes"))
+        for change in out:
+            if change.after is not None and change.after.what == "file" and change.path != f"{place}/packed-refs":
+                fate[change.path[len(place) + 1 :]] = "stays" if change.never else "comes"
+        return out
+
+    def _logs(self, place: str, changes: list[Change], fate: dict[str, Fate]) -> list[Change]:
+        """The logs of deleted refs that the command has left: git cannot log a ref below such a name (git gc fails)."""
+        known = {change.path for change in changes}
+        out = []
+        for ref, what in fate.items():
+            path = f"{place}/logs/{ref}"
+            there = look(self._copy.base_fd, path) if what == "goes" and path not in known else None
+            if there is not None and there.what == "file":
+                out.append(Change(path, "deleted", there, None, content=True))
+        return out
+
+    def _log(self, place: str, change: Change, fate: dict[str, Fate]) -> Change | None:
+        """A log, or a directory of logs, goes with its ref; None: as all else."""
+        ref = change.path[len(place) + len("/logs/") :]
+        what = fate.get(ref)
+        if change.never or change.red:
+            return None
+        if change.what == "directory":
+            return change if change.kind != "type" or what == "goes" else None
+        if change.after is None:
+            return change if what == "goes" else None
+        if what == "goes" and change.before is not None and change.before.what == "file":
+            return Change(change.path, "deleted", change.before, None, content=True)  # whatever the command left there
+        if what in ("stays", "goes"):
+            return _never(change, "its ref does not come")
+        if what is None:
+            return None
+        why = "" if change.kind == "type" else self._base.conflict(self._copy, change)
+        return _never(change, why) if why else change
 
     def _is_new(self, host: Refs, place: str, ref: str) -> bool:
         """May the host have moved a ref that it has since the set was made?"""

@@ -709,3 +709,37 @@ def test_a_branch_that_has_no_room_beside_the_hosts_stays_out_and_the_rest_comes
     names = git(made.base, "branch", "--format=%(refname:short)").split()
     assert hosts in names and "side" in names and inside_ not in names
     fsck(made.base)
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_the_log_of_a_branch_goes_with_it(made: Workspace, left: bool) -> None:
+    """git gc fails where a branch has the name of a directory of branches and a log still the old one's."""
+    script = "git('branch', '-m', 'old', 'old/sub')"
+    if left:
+        script += "\nimport shutil; shutil.rmtree('.git/logs/refs/heads/old'); write('.git/logs/refs/heads/old', '')"
+    inside(made, script)
+    with engine(made) as each:
+        each.changes()
+    git(made.base, "switch", "-qc", "other")  # HEAD has moved
+    apply(made)
+    assert git(made.base, "branch", "--format=%(refname:short)").split() == ["main", "old/sub", "other"]
+    git(made.base, "gc", "-q", "--prune=now")
+    fsck(made.base)
+    if not left:
+        (made.base / ".git/logs/refs/heads/old").rename(made.base / ".git/logs/refs/heads/moved")
+        (made.base / ".git/logs/refs/heads/old").write_text("")
+        control = subprocess.run(["git", "gc", "-q"], cwd=made.base, capture_output=True, check=False)
+        assert control.returncode == 128
+
+
+@pytest.mark.parametrize("act", ["branch -f old", "branch -D old"])
+def test_the_branch_that_the_host_is_on_by_now_is_not_moved_under_it(made: Workspace, act: str) -> None:
+    inside(made, f"write('a', 'x'); git('commit', '-qam', 'two'); git(*{act.split()!r})")
+    with engine(made) as each:
+        each.changes()
+    git(made.base, "switch", "-q", "old")
+    report = apply(made)
+    assert git(made.base, "log", "--format=%s").split() == ["one"]  # the control: HEAD is what it was
+    assert git(made.base, "log", "--format=%s", "main").split() == ["two", "one"]
+    assert [each.ref for each in report.arrived] == (["refs/heads/old"] if "-f" in act else [])
+    assert git(made.base, "status", "--porcelain") == " M a\n"

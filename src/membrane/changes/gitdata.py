@@ -28,6 +28,7 @@ from ..workspace.gitindex import hash_size
 from ..workspace.judge import pointer_target
 from ..workspace.protect import fold
 from .base import Row
+from .gitentries import entries, indexed
 from .gitrefs import HEX, LARGEST_INDEX, LONGEST_REF, MOST_REFS, Refs, content, is_ref, is_value, value_of
 from .model import Change, Side
 from .tree import Copy, look, open_directory, pieces
@@ -224,6 +225,7 @@ class Repositories:
     def _refs(self, place: str, moved: bool, fate: dict[str, Fate]) -> list[Change]:
         """The changes of refs; ``fate`` gets what happens to each of these."""
         head = value_of(content(self._host, f"{place}/HEAD", LONGEST_REF)).removeprefix("ref: ") if moved else ""
+        checked_out = self._checked_out(place)
         inside, host = Refs(self._copy, place), Refs(self._host, place)
         if inside.broken or host.broken:
             why = "the refs cannot be read, or are more than are looked at"
@@ -243,9 +245,13 @@ class Repositories:
             if row is None and not (old and self._is_new(host, place, ref)):
                 row = Row("ref", 0, old)
                 self._base.rows[key] = row
+            if not new and ref in checked_out:
+                out.append(Change(path, "changed", None, None, never=("it is checked out in the workspace",)))
+                continue
             # Where the host's HEAD has moved, neither does the branch that it is on now, under its files.
             if row is None or row.content != old or ref == head:
                 out += self._arrives(place, ref, new)
+                fate[ref] = "stays"
                 continue
             if new and not is_value(new, ref):
                 out.append(Change(path, "changed", None, None, never=("it holds no name of an object",)))
@@ -264,9 +270,18 @@ class Repositories:
         out = self._placed(place, out, frozenset(host.values).difference(gone))
         fate.update(dict.fromkeys(gone, "goes"))
         for change in out:
-            if change.after is not None and change.after.what == "file" and change.path != f"{place}/packed-refs":
+            if change.never or (change.what == "file" and change.after and change.path != f"{place}/packed-refs"):
                 fate[change.path[len(place) + 1 :]] = "stays" if change.never else "comes"
         return out
+
+    def _checked_out(self, place: str) -> frozenset[str]:
+        """The refs that the HEAD of a work tree names, on the host and in the copy alike."""
+        heads = ["HEAD", *(f"worktrees/{name}/HEAD" for name in self._host.names(f"{place}/worktrees"))]
+        found = set()
+        for head in heads:
+            values = {value_of(content(view, f"{place}/{head}", LONGEST_REF)) for view in (self._host, self._copy)}
+            found |= values if len(values) == 1 else set()
+        return frozenset(value.removeprefix("ref: ") for value in found)
 
     def _logs(self, place: str, changes: list[Change], fate: dict[str, Fate]) -> list[Change]:
         """The logs of deleted refs that the command has left: git cannot log a ref below such a name (git gc fails)."""
@@ -287,12 +302,12 @@ class Repositories:
             return None
         if change.what == "directory":
             return change if change.kind != "type" or what == "goes" else None
-        if change.after is None:
-            return change if what == "goes" else None
+        if what == "goes" and change.after is None:
+            return change
         if what == "goes" and change.before is not None and change.before.what == "file":
             return Change(change.path, "deleted", change.before, None, content=True)  # whatever the command left there
         if what in ("stays", "goes"):
-            return _never(change, "its ref does not come")
+            return _never(change, "its ref stays as it is")
         if what is None:
             return None
         why = "" if change.kind == "type" else self._base.conflict(self._copy, change)
@@ -563,8 +578,8 @@ class Repositories:
             elif inner.startswith("logs/"):
                 lists[change.path] = _logged(_whole(stage, slot)) - _logged(content(self._host, change.path))
             elif inner == "index" or inner.startswith("sharedindex."):
-                mine = _indexed(_whole(stage, slot), width)
-                lists[change.path] = mine - _indexed(content(self._host, change.path), width)
+                mine = indexed(_whole(stage, slot), width)
+                lists[change.path] = mine - indexed(content(self._host, change.path), width)
         known = [name for name in Refs(self._host, place).values.values() if is_value(name, "")]
         shallow = content(self._host, f"{place}/shallow")
         host = open_directory(self._host.base_fd, f"{place}/objects")
@@ -715,12 +730,6 @@ def _logged(data: bytes) -> frozenset[str]:
     return frozenset(name for name in names if len(name) in (40, 64) and HEX.issuperset(name) and name.strip("0"))
 
 
-def _indexed(data: bytes, width: int) -> frozenset[str]:
-    """The objects that an index lists, but for commits of submodules; of one that is damaged none is known."""
-    rows = _entries_4(data, width) if data[4:8] == b"\0\0\0\4" else _entries(data, width)
-    return frozenset(name.hex() for _start, mode, name, _end in rows or () if mode[2] >> 4 != 0o16)
-
-
 def _owner(base_fd: int, place: str) -> tuple[int, int]:
     fd = open_directory(base_fd, place)
     try:
@@ -728,62 +737,3 @@ def _owner(base_fd: int, place: str) -> tuple[int, int]:
         return details.st_uid, details.st_gid
     finally:
         os.close(fd)
-
-
-def entries(data: bytes, width: int) -> str:
-    """A hash of what an index lists (gitformat-index(5)), without what it remembers of the files and its extensions.
-
-    Of version 4, whose names are packed, and of what is damaged, a hash of all of it.
-    """
-    from hashlib import blake2b
-
-    made = blake2b(digest_size=16)
-    rows = _entries(data, width)
-    if rows is None:
-        made.update(data)
-        return made.hexdigest()
-    for start, mode, name, end in rows:
-        flags = data[start + 40 + width : start + 42 + width]
-        first = start + 42 + width
-        more = b""
-        if flags and flags[0] & 0x40:
-            more = data[first : first + 2]
-            first += 2
-        made.update(b"\0".join((mode, name, flags, more, data[first:end])) + b"\n")
-    return made.hexdigest()
-
-
-def _entries(data: bytes, width: int) -> list[tuple[int, bytes, bytes, int]] | None:
-    """(where it begins, mode, object, where its name ends) of each entry; None: another version, or damaged."""
-    at, count = 12, int.from_bytes(data[8:12], "big")
-    if data[:4] != b"DIRC" or data[4:8] not in (b"\0\0\0\2", b"\0\0\0\3") or count > len(data) // (42 + width):
-        return None
-    out = []
-    for _ in range(count):
-        flags = data[at + 40 + width : at + 42 + width]
-        start = at + 42 + width + (2 if flags and flags[0] & 0x40 else 0)
-        end = data.find(b"\0", start)
-        if end < 0:
-            return None
-        out.append((at, data[at + 24 : at + 28], data[at + 40 : at + 40 + width], end))
-        at += (end - at + 8) // 8 * 8
-    return out
-
-
-def _entries_4(data: bytes, width: int) -> list[tuple[int, bytes, bytes, int]] | None:
-    """As ``_entries``, of version 4, whose names lack what they share with the one before."""
-    at, count = 12, int.from_bytes(data[8:12], "big")
-    if data[:4] != b"DIRC" or count > len(data) // (43 + width):
-        return None
-    out = []
-    for _ in range(count):
-        flags = data[at + 40 + width : at + 42 + width]
-        start = at + 42 + width + (2 if flags and flags[0] & 0x40 else 0)
-        while data[start : start + 1] >= b"\x80":  # how much they share: a number of several bytes
-            start += 1
-        end = data.find(b"\0", start + 1)
-        if end < 0:
-            return None
-        out.append((at, data[at + 24 : at + 28], data[at + 40 : at + 40 + width], end))
-        at = end + 1
-    return out

@@ -38,7 +38,7 @@ from ..errors import Conflict, HostError, MembraneError
 from ..host import syscalls
 from ..host.writing import write_all
 from ..value import Value
-from .gitdata import entries
+from .gitentries import entries
 from .gitrefs import LARGEST_INDEX
 from .model import Side
 from .tree import copy_file, digest, look_at, open_below, open_directory, pieces

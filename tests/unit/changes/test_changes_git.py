@@ -15,7 +15,8 @@ from test_changes_red import GIT_ENVIRONMENT, git
 
 from membrane.changes import connected, gitdata
 from membrane.changes.apply import Report
-from membrane.changes.gitdata import entries, loose_name, pack_name
+from membrane.changes.gitdata import loose_name, pack_name
+from membrane.changes.gitentries import entries
 from membrane.errors import Conflict
 
 Tree = dict[bytes, tuple[object, ...]]
@@ -743,3 +744,19 @@ def test_the_branch_that_the_host_is_on_by_now_is_not_moved_under_it(made: Works
     assert git(made.base, "log", "--format=%s", "main").split() == ["two", "one"]
     assert [each.ref for each in report.arrived] == (["refs/heads/old"] if "-f" in act else [])
     assert git(made.base, "status", "--porcelain") == " M a\n"
+
+
+def test_a_branch_that_a_work_tree_of_the_host_is_on_by_now_is_not_deleted(made: Workspace) -> None:
+    inside(made, "git('branch', '-D', 'old'); git('branch', 'side')")
+    with engine(made) as each:
+        each.changes()
+    git(made.base, "worktree", "add", "-q", "wt", "old")
+    report = apply(made)
+    assert {change.path: why for change, why in report.refused} == {
+        ".git/refs/heads/old": "it is checked out in the workspace",
+        ".git/logs/refs/heads/old": "its ref stays as it is",
+    }
+    assert git(made.base / "wt", "log", "--format=%s").split() == ["one"]
+    git(made.base, "worktree", "remove", "wt")
+    apply(made)
+    assert git(made.base, "branch", "--format=%(refname:short)").split() == ["main", "side"]  # the control

@@ -21,32 +21,31 @@ A repository that the command made is a directory like any other; its objects ar
 from __future__ import annotations
 
 import os
-import stat
 import time
 
-from ..errors import HostError
 from ..value import Value
 from ..workspace.gitindex import hash_size
 from ..workspace.judge import pointer_target
 from ..workspace.protect import fold
 from .base import Row
+from .gitentries import entries, indexed
+from .gitrefs import HEX, LARGEST_INDEX, LONGEST_REF, MOST_REFS, Refs, content, is_ref, is_value, value_of
 from .model import Change, Side
 from .tree import Copy, look, open_directory, pieces
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
+    from typing import Literal, TypeAlias
 
     from .base import Base
+    from .model import Kind
 
-MOST_REFS = 100_000
-LARGEST_PACKED = 32 << 20  # bytes of packed-refs
-LONGEST_REF = 1_024  # bytes of the content of one
-LARGEST_INDEX = 32 << 20  # bytes of an index whose entries are compared
+    Fate: TypeAlias = Literal["comes", "goes", "stays"]
+
 PACK_TIME = 600  # seconds for the check of one pack
 OBJECTS_TIME = 600  # seconds for the check of all loose objects of one apply
 _OTHER = "it is not the object that its name says"
-_HEX = frozenset("0123456789abcdef")
 _DERIVED = (".rev", ".bitmap", ".mtimes", ".keep", ".promisor", ".lock")
 _LOCKED = frozenset({"HEAD", "index", "packed-refs", "config", "config.worktree"})
 # What makes a directory a repository (setup.c, is_git_directory).
@@ -186,10 +185,15 @@ class Repositories:
             else:
                 rest.append(change)
         moved = self._has_moved(place)
+        fate: dict[str, Fate] = {}
         if refs:
-            out += self._refs(place)
+            out += self._refs(place, moved, fate)
+            rest += self._logs(place, rest, fate)
         for change in rest:
-            kept = self._plain(place, change, moved)
+            inner = change.path[len(place) + 1 :]
+            kept = self._log(place, change, fate) if inner.startswith("logs/refs/") else None
+            if kept is None:
+                kept = self._plain(place, change, moved)
             if kept is not None:
                 out.append(kept)
         for change in out:
@@ -218,8 +222,11 @@ class Repositories:
 
     # ------------------------------------------------------------ refs
 
-    def _refs(self, place: str) -> list[Change]:
-        inside, host = _Refs(self._copy, place), _Refs(self._host, place)
+    def _refs(self, place: str, moved: bool, fate: dict[str, Fate]) -> list[Change]:
+        """The changes of refs; ``fate`` gets what happens to each of these."""
+        head = value_of(content(self._host, f"{place}/HEAD", LONGEST_REF)).removeprefix("ref: ") if moved else ""
+        checked_out = self._checked_out(place)
+        inside, host = Refs(self._copy, place), Refs(self._host, place)
         if inside.broken or host.broken:
             why = "the refs cannot be read, or are more than are looked at"
             return [Change(f"{place}/refs", "changed", None, None, never=(why,))]
@@ -232,16 +239,21 @@ class Repositories:
             if new == old or (row is not None and row.content == new):
                 continue
             path = f"{place}/{ref}"
-            if not _is_ref(ref):
+            if not is_ref(ref):
                 out.append(Change(path, "changed", None, None, never=("git takes no such name for a ref",)))
                 continue
             if row is None and not (old and self._is_new(host, place, ref)):
                 row = Row("ref", 0, old)
                 self._base.rows[key] = row
-            if row is None or row.content != old:
-                out += self._arrives(place, ref, new)
+            if not new and ref in checked_out:
+                out.append(Change(path, "changed", None, None, never=("it is checked out in the workspace",)))
                 continue
-            if new and not _is_value(new, ref):
+            # Where the host's HEAD has moved, neither does the branch that it is on now, under its files.
+            if row is None or row.content != old or ref == head:
+                out += self._arrives(place, ref, new)
+                fate[ref] = "stays"
+                continue
+            if new and not is_value(new, ref):
                 out.append(Change(path, "changed", None, None, never=("it holds no name of an object",)))
                 continue
             self.values[path] = Row("ref", 0, new)
@@ -255,15 +267,59 @@ class Repositories:
         packed = [ref for ref in gone if ref in host.packed]
         if packed:
             out.append(self._unpacked(place, packed, host))
-        return [*self._parents(place, out), *out]
+        out = self._placed(place, out, frozenset(host.values).difference(gone))
+        fate.update(dict.fromkeys(gone, "goes"))
+        for change in out:
+            if change.never or (change.what == "file" and change.after and change.path != f"{place}/packed-refs"):
+                fate[change.path[len(place) + 1 :]] = "stays" if change.never else "comes"
+        return out
 
-    def _is_new(self, host: _Refs, place: str, ref: str) -> bool:
+    def _checked_out(self, place: str) -> frozenset[str]:
+        """The refs that the HEAD of a work tree names, on the host and in the copy alike."""
+        heads = ["HEAD", *(f"worktrees/{name}/HEAD" for name in self._host.names(f"{place}/worktrees"))]
+        found = set()
+        for head in heads:
+            values = {value_of(content(view, f"{place}/{head}", LONGEST_REF)) for view in (self._host, self._copy)}
+            found |= values if len(values) == 1 else set()
+        return frozenset(value.removeprefix("ref: ") for value in found)
+
+    def _logs(self, place: str, changes: list[Change], fate: dict[str, Fate]) -> list[Change]:
+        """The logs of deleted refs that the command has left: git cannot log a ref below such a name (git gc fails)."""
+        known = {change.path for change in changes}
+        out = []
+        for ref, what in fate.items():
+            path = f"{place}/logs/{ref}"
+            there = look(self._copy.base_fd, path) if what == "goes" and path not in known else None
+            if there is not None and there.what == "file":
+                out.append(Change(path, "deleted", there, None, content=True))
+        return out
+
+    def _log(self, place: str, change: Change, fate: dict[str, Fate]) -> Change | None:
+        """A log, or a directory of logs, goes with its ref; None: as all else."""
+        ref = change.path[len(place) + len("/logs/") :]
+        what = fate.get(ref)
+        if change.never or change.red:
+            return None
+        if change.what == "directory":
+            return change if change.kind != "type" or what == "goes" else None
+        if what == "goes" and change.after is None:
+            return change
+        if what == "goes" and change.before is not None and change.before.what == "file":
+            return Change(change.path, "deleted", change.before, None, content=True)  # whatever the command left there
+        if what in ("stays", "goes"):
+            return _never(change, "its ref stays as it is")
+        if what is None:
+            return None
+        why = "" if change.kind == "type" else self._base.conflict(self._copy, change)
+        return _never(change, why) if why else change
+
+    def _is_new(self, host: Refs, place: str, ref: str) -> bool:
         """May the host have moved a ref that it has since the set was made?"""
         there = host.loose.get(ref) or look(self._copy.base_fd, f"{place}/packed-refs")
         return there is not None and self._base.is_new(there)
 
     def _arrives(self, place: str, ref: str, new: str) -> list[Change]:
-        if not new or not _is_value(new, ref) or not ref.startswith(("refs/heads/", "refs/tags/")):
+        if not new or not is_value(new, ref) or not ref.startswith(("refs/heads/", "refs/tags/")):
             why = "it was moved in the workspace meanwhile"
             return [Change(f"{place}/{ref}", "changed", None, None, never=(why,))]
         name = f"refs/membrane/{self._name}/{ref.removeprefix('refs/')}"
@@ -271,7 +327,7 @@ class Repositories:
         there = look(self._copy.base_fd, path)
         repository = place.rpartition("/")[0]
         self.arrived[path] = Arrived(repository, ref, name)
-        if there is not None and _value(_bytes(self._host, path)) == new:
+        if there is not None and value_of(content(self._host, path)) == new:
             return []
         return [self._written(path, there, new)]
 
@@ -281,7 +337,7 @@ class Repositories:
         after = Side("file", 0o644, len(data), "", 0, 0, 0, 0, 0, 0, 1, 0)
         return Change(path, "changed" if there is not None else "added", there, after, -2, content=True)
 
-    def _unpacked(self, place: str, refs: list[str], host: _Refs) -> Change:
+    def _unpacked(self, place: str, refs: list[str], host: Refs) -> Change:
         """``packed-refs`` without some lines, and without what git says of each below it."""
         gone = {os.fsencode(ref) for ref in refs}
         out, skip = [], False
@@ -295,18 +351,59 @@ class Repositories:
         after = Side("file", 0o644, len(self.data[path]), "", 0, 0, 0, 0, 0, 0, 1, 0)
         return Change(path, "changed", before, after, -2, content=True)
 
-    def _parents(self, place: str, changes: list[Change]) -> list[Change]:
-        """Directories that refs need and the workspace has not."""
-        found: dict[str, Change] = {}
+    def _placed(self, place: str, changes: list[Change], staying: Collection[str]) -> list[Change]:
+        """``changes`` of refs with the directories that they need, and without those that are in their way.
+
+        A ref may have the name of what was a directory of refs, and the other way round (git branch -m a a/b).
+
+        Args:
+            staying: the host's refs that are not deleted.
+        """
+        above = {ref[:at] for ref in staying for at, char in enumerate(ref) if char == "/"}
+        gone = {change.path for change in changes if change.after is None and not change.never}
+        out = {change.path: change for change in changes}
         for change in changes:
-            if change.after is None:
+            if change.after is None or change.path == f"{place}/packed-refs":
                 continue
+            ref = change.path[len(place) + 1 :]
+            if any(ref[:at] in staying for at, char in enumerate(ref) if char == "/"):
+                out[change.path] = _never(change, "a ref of the workspace has the name of its directory")
+                continue
+            there = look(self._copy.base_fd, change.path)
+            is_one = there is not None and there.what == "directory"
+            if ref in above or (is_one and any(path not in gone for path in self._files(change.path))):
+                out[change.path] = _never(change, "the workspace has refs below this name")
+                continue
+            if is_one:
+                out[change.path] = change.replace(kind="type", before=there)
+                for path, side in self._directories(change.path):
+                    out[path] = Change(path, "deleted", side, None, content=True)
             parent = change.path.rpartition("/")[0]
-            while len(parent) > len(place) and parent not in found and look(self._copy.base_fd, parent) is None:
+            while len(parent) > len(place):
+                there = look(self._copy.base_fd, parent)
+                if there is not None and there.what == "directory":
+                    break
+                if there is not None and parent not in gone:
+                    out[change.path] = _never(change, "a ref of the workspace has the name of its directory")
+                    break
                 after = Side("directory", 0o755, 0, "", 0, 0, 0, 0, *_owner(self._copy.base_fd, place), 1, 0)
-                found[parent] = Change(parent, "added", None, after, -2)
+                kind: Kind = "added" if there is None else "type"
+                out[parent] = Change(parent, kind, there, after, -2, content=there is not None)
                 parent = parent.rpartition("/")[0]
-        return list(found.values())
+        return list(out.values())
+
+    def _directories(self, place: str) -> list[tuple[str, Side]]:
+        """The host's directories below a directory."""
+        out, todo = [], [place]
+        while todo:
+            here = todo.pop()
+            for name in self._host.names(here):
+                path = f"{here}/{name}"
+                there = look(self._copy.base_fd, path)
+                if there is not None and there.what == "directory":
+                    out.append((path, there))
+                    todo.append(path)
+        return out
 
     # ------------------------------------------------------------ all else
 
@@ -316,7 +413,7 @@ class Repositories:
         there = look(self._copy.base_fd, path)
         if there is None:
             return True
-        text = _value(_bytes(self._host, path))
+        text = value_of(content(self._host, path))
         key = f"{place}//HEAD"
         row = self._base.rows.get(key)
         if row is None:
@@ -328,7 +425,7 @@ class Repositories:
         ref = text.removeprefix("ref: ") if text.startswith("ref: ") else ""
         if not ref:
             return False
-        host = _Refs(self._host, place)
+        host = Refs(self._host, place)
         value = host.values.get(ref, "")
         known = self._base.rows.get(f"{place}//{ref}")
         if known is None:
@@ -351,8 +448,8 @@ class Repositories:
         if moved and inner.partition("/")[0] not in _APART:
             return _never(change, _MOVED)
         if inner == "HEAD" and change.after is not None:
-            value = _value(_bytes(self._copy, change.path, LONGEST_REF))
-            if not _is_value(value, "refs/remotes/x/HEAD"):  # the form of a symbolic ref, or of a commit
+            value = value_of(content(self._copy, change.path, LONGEST_REF))
+            if not is_value(value, "refs/remotes/x/HEAD"):  # the form of a symbolic ref, or of a commit
                 return _never(change, "it names no ref and no commit")
             self.values[change.path] = Row("ref", 0, value)
         why = self._base.conflict(self._copy, change)
@@ -364,8 +461,8 @@ class Repositories:
         if change.before is None or change.after is None:
             return change
         width = self._width(place)
-        mine = entries(_bytes(self._copy, change.path), width)
-        theirs = entries(_bytes(self._host, change.path), width)
+        mine = entries(content(self._copy, change.path), width)
+        theirs = entries(content(self._host, change.path), width)
         key = f"{place}//index"
         row = self._base.rows.get(key)
         if row is None and not self._base.is_new(change.before):
@@ -378,7 +475,7 @@ class Repositories:
         return change
 
     def _width(self, place: str) -> int:
-        return hash_size(_bytes(self._host, f"{place}/config").decode("utf-8", "surrogateescape"))
+        return hash_size(content(self._host, f"{place}/config").decode("utf-8", "surrogateescape"))
 
     # ------------------------------------------------------------ the check of what is in the stage
 
@@ -437,7 +534,7 @@ class Repositories:
                 seats[f"{place}/{seat[:-1]}"] = place
         for seat in seats:
             pointer = pointer_target(
-                self._copy.base_fd, f"{seat}/gitdir", "gitdir: " + os.fsdecode(_bytes(self._host, f"{seat}/gitdir"))
+                self._copy.base_fd, f"{seat}/gitdir", "gitdir: " + os.fsdecode(content(self._host, f"{seat}/gitdir"))
             )
             stays = pointer and pointer not in gone and self._what(pointer) == "file"
             if stays or any(path not in gone for path in self._files(seat)):
@@ -475,16 +572,16 @@ class Repositories:
             seat, inner = _seat(inner)
             seats.add(seat)
             if inner == "HEAD" or inner.startswith("refs/"):
-                name = _value(_whole(stage, slot))
+                name = value_of(_whole(stage, slot))
                 if not name.startswith("ref: "):
                     tips[change.path] = name
             elif inner.startswith("logs/"):
-                lists[change.path] = _logged(_whole(stage, slot)) - _logged(_bytes(self._host, change.path))
+                lists[change.path] = _logged(_whole(stage, slot)) - _logged(content(self._host, change.path))
             elif inner == "index" or inner.startswith("sharedindex."):
-                mine = _indexed(_whole(stage, slot), width)
-                lists[change.path] = mine - _indexed(_bytes(self._host, change.path), width)
-        known = [name for name in _Refs(self._host, place).values.values() if _is_value(name, "")]
-        shallow = _bytes(self._host, f"{place}/shallow")
+                mine = indexed(_whole(stage, slot), width)
+                lists[change.path] = mine - indexed(content(self._host, change.path), width)
+        known = [name for name in Refs(self._host, place).values.values() if is_value(name, "")]
+        shallow = content(self._host, f"{place}/shallow")
         host = open_directory(self._host.base_fd, f"{place}/objects")
         root = os.readlink(f"/proc/self/fd/{self._host.base_fd}")
         try:
@@ -497,7 +594,7 @@ class Repositories:
 
     def _follow(self, place: str, seat: str, changes: list[Change], found: dict[str, str]) -> None:
         """What says where the HEAD of a work tree is describes a history that does not come."""
-        head = _value(_bytes(self._copy, f"{place}/{seat}HEAD", LONGEST_REF))
+        head = value_of(content(self._copy, f"{place}/{seat}HEAD", LONGEST_REF))
         if not found.keys() & {f"{place}/{seat}HEAD", f"{place}/{head.removeprefix('ref: ')}"}:
             return
         for change in changes:
@@ -550,7 +647,7 @@ def pack_name(inner: str) -> str:
 
 
 def _is_hex(text: str, length: int) -> bool:
-    return len(text) == length and length > 0 and _HEX.issuperset(text)
+    return len(text) == length and length > 0 and HEX.issuperset(text)
 
 
 def _objection_to(fd: int, name: str, until: float) -> str:
@@ -622,73 +719,6 @@ def index_pack(stage: str, pack: str, idx: str, width: int, *, root: str) -> str
     return ""
 
 
-class _Refs:
-    """The refs of one repository in one view: ``values``, by name; where they are."""
-
-    def __init__(self, copy: Copy, place: str) -> None:
-        self._copy = copy
-        self.values: dict[str, str] = {}
-        self.loose: dict[str, Side] = {}
-        self.packed: dict[str, str] = {}
-        self.text = b""
-        self.broken = False
-        try:
-            self._read_packed(f"{place}/packed-refs")
-            self._read_loose(place, "refs")
-        except (OSError, HostError, RecursionError):
-            self.broken = True
-        self.values = {**self.packed, **self.values}
-
-    def _read_packed(self, path: str) -> None:
-        self.text = _bytes(self._copy, path, LARGEST_PACKED)
-        for line in self.text.splitlines():
-            value, _, name = line.partition(b" ")
-            if name and not line.startswith((b"#", b"^")):
-                self.packed[os.fsdecode(name)] = value.decode("ascii", "replace")
-        if len(self.packed) > MOST_REFS or len(self.text) > LARGEST_PACKED:
-            self.broken = True
-
-    def _read_loose(self, place: str, ref: str) -> None:
-        todo = [ref]
-        while todo:
-            ref = todo.pop()
-            for name in self._copy.names(f"{place}/{ref}"):
-                path, inner = f"{place}/{ref}/{name}", f"{ref}/{name}"
-                found = self._copy.find(path)
-                if found is None or name.endswith(".lock"):
-                    continue
-                if found[1].what == "directory":
-                    todo.append(inner)
-                elif found[1].what == "file":
-                    self.values[inner] = _value(_bytes(self._copy, path, LONGEST_REF))
-                    self.loose[inner] = found[1]
-                else:
-                    self.values[inner] = "not a file"
-            if len(self.values) + len(todo) > MOST_REFS:
-                self.broken = True
-                return
-
-
-def _bytes(copy: Copy, path: str, most: int = LARGEST_INDEX) -> bytes:
-    """What a file of a view holds, at most ``most`` bytes and one more; empty: there is none, or it cannot be read."""
-    try:
-        found = copy.find(path)
-        if found is None or found[1].what != "file":
-            return b""
-        fd = copy.open(found[0], path)
-    except OSError:
-        return b""
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            return b""
-        out = b""
-        while len(out) <= most and (piece := os.read(fd, most + 1 - len(out))):
-            out += piece
-        return out
-    finally:
-        os.close(fd)
-
-
 def _whole(stage: str, slot: str) -> bytes:
     with open(f"{stage}/{slot}", "rb", opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW)) as file:
         return file.read(LARGEST_INDEX)
@@ -697,33 +727,7 @@ def _whole(stage: str, slot: str) -> bytes:
 def _logged(data: bytes) -> frozenset[str]:
     """The objects that a reflog names (git-reflog(1): the old and the new one lead each line)."""
     names = {word.decode("ascii", "replace") for line in data.splitlines() for word in line.split(b" ", 2)[:2]}
-    return frozenset(name for name in names if len(name) in (40, 64) and _HEX.issuperset(name) and name.strip("0"))
-
-
-def _indexed(data: bytes, width: int) -> frozenset[str]:
-    """The objects that an index lists, but for commits of submodules; of one that is damaged none is known."""
-    rows = _entries_4(data, width) if data[4:8] == b"\0\0\0\4" else _entries(data, width)
-    return frozenset(name.hex() for _start, mode, name, _end in rows or () if mode[2] >> 4 != 0o16)
-
-
-def _value(data: bytes) -> str:
-    return data[:LONGEST_REF].decode("utf-8", "surrogateescape").removesuffix("\n")
-
-
-def _is_value(value: str, ref: str) -> bool:
-    if value.startswith("ref: refs/"):
-        return ref.startswith("refs/remotes/") and ref.endswith("/HEAD") and _is_ref(value.removeprefix("ref: "))
-    return len(value) in (40, 64) and _HEX.issuperset(value)
-
-
-def _is_ref(ref: str) -> bool:
-    """git-check-ref-format(1)."""
-    parts = ref.split("/")
-    if len(parts) < 2 or parts[0] != "refs" or "@{" in ref or ".." in ref or ref.endswith("."):
-        return False
-    if any(char < " " or char in '\x7f ~^:?*[\\"' for char in ref):
-        return False
-    return all(part and not part.startswith((".", "-")) and not part.endswith(".lock") for part in parts)
+    return frozenset(name for name in names if len(name) in (40, 64) and HEX.issuperset(name) and name.strip("0"))
 
 
 def _owner(base_fd: int, place: str) -> tuple[int, int]:
@@ -733,62 +737,3 @@ def _owner(base_fd: int, place: str) -> tuple[int, int]:
         return details.st_uid, details.st_gid
     finally:
         os.close(fd)
-
-
-def entries(data: bytes, width: int) -> str:
-    """A hash of what an index lists (gitformat-index(5)), without what it remembers of the files and its extensions.
-
-    Of version 4, whose names are packed, and of what is damaged, a hash of all of it.
-    """
-    from hashlib import blake2b
-
-    made = blake2b(digest_size=16)
-    rows = _entries(data, width)
-    if rows is None:
-        made.update(data)
-        return made.hexdigest()
-    for start, mode, name, end in rows:
-        flags = data[start + 40 + width : start + 42 + width]
-        first = start + 42 + width
-        more = b""
-        if flags and flags[0] & 0x40:
-            more = data[first : first + 2]
-            first += 2
-        made.update(b"\0".join((mode, name, flags, more, data[first:end])) + b"\n")
-    return made.hexdigest()
-
-
-def _entries(data: bytes, width: int) -> list[tuple[int, bytes, bytes, int]] | None:
-    """(where it begins, mode, object, where its name ends) of each entry; None: another version, or damaged."""
-    at, count = 12, int.from_bytes(data[8:12], "big")
-    if data[:4] != b"DIRC" or data[4:8] not in (b"\0\0\0\2", b"\0\0\0\3") or count > len(data) // (42 + width):
-        return None
-    out = []
-    for _ in range(count):
-        flags = data[at + 40 + width : at + 42 + width]
-        start = at + 42 + width + (2 if flags and flags[0] & 0x40 else 0)
-        end = data.find(b"\0", start)
-        if end < 0:
-            return None
-        out.append((at, data[at + 24 : at + 28], data[at + 40 : at + 40 + width], end))
-        at += (end - at + 8) // 8 * 8
-    return out
-
-
-def _entries_4(data: bytes, width: int) -> list[tuple[int, bytes, bytes, int]] | None:
-    """As ``_entries``, of version 4, whose names lack what they share with the one before."""
-    at, count = 12, int.from_bytes(data[8:12], "big")
-    if data[:4] != b"DIRC" or count > len(data) // (43 + width):
-        return None
-    out = []
-    for _ in range(count):
-        flags = data[at + 40 + width : at + 42 + width]
-        start = at + 42 + width + (2 if flags and flags[0] & 0x40 else 0)
-        while data[start : start + 1] >= b"\x80":  # how much they share: a number of several bytes
-            start += 1
-        end = data.find(b"\0", start + 1)
-        if end < 0:
-            return None
-        out.append((at, data[at + 24 : at + 28], data[at + 40 : at + 40 + width], end))
-        at = end + 1
-    return out

@@ -38,7 +38,8 @@ from ..errors import Conflict, HostError, MembraneError
 from ..host import syscalls
 from ..host.writing import write_all
 from ..value import Value
-from .gitdata import LARGEST_INDEX, entries
+from .gitentries import entries
+from .gitrefs import LARGEST_INDEX
 from .model import Side
 from .stagefiles import copy_tree, read, remove_path, remove_tree, write
 from .tree import Parents, copy_file, digest, look_at, open_below, open_directory, pieces

@@ -15,7 +15,8 @@ from test_changes_red import GIT_ENVIRONMENT, git
 
 from membrane.changes import connected, gitdata
 from membrane.changes.apply import Report
-from membrane.changes.gitdata import entries, loose_name, pack_name
+from membrane.changes.gitdata import loose_name, pack_name
+from membrane.changes.gitentries import entries
 from membrane.errors import Conflict
 
 Tree = dict[bytes, tuple[object, ...]]
@@ -672,3 +673,90 @@ def test_an_abort_takes_no_object_that_the_host_needs_by_now(made: Workspace) ->
     fsck(made.base)
     assert git(made.base, "log", "--format=%s", "keep").split() == ["two", "one"]
     assert git(made.base, "log", "--format=%s").split() == ["one"]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(("first", "second"), [("old", "old/a/b"), ("old/a/b", "old"), ("old/a/b", "old/a/b/c")])
+def test_a_branch_may_get_the_name_of_a_directory_of_branches(
+    made: Workspace, first: str, second: str, packed: bool
+) -> None:
+    if first != "old":
+        git(made.base, "branch", "-m", "old", first)
+    if packed:
+        git(made.base, "pack-refs", "--all")
+    made.begin()
+    inside(made, f"git('branch', '-m', {first!r}, {second!r}); write('a', 'x'); git('commit', '-qam', 'two')")
+    before = without_objects(made.base)
+    apply(made)
+    assert git(made.base, "branch", "--format=%(refname:short)").split() == ["main", second]
+    assert git(made.base, "log", "--format=%s").split() == ["two", "one"]
+    fsck(made.base)
+    with engine(made) as each:
+        assert each.undo() == []
+    assert without_objects(made.base) == before
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(("hosts", "inside_"), [("new", "new/a"), ("new/a", "new"), ("new/a/b", "new/a")])
+def test_a_branch_that_has_no_room_beside_the_hosts_stays_out_and_the_rest_comes(
+    made: Workspace, hosts: str, inside_: str, packed: bool
+) -> None:
+    inside(made, f"git('branch', {inside_!r}); git('branch', 'side'); write('a', 'x'); git('commit', '-qam', 'two')")
+    git(made.base, "branch", hosts)
+    if packed:
+        git(made.base, "pack-refs", "--all")
+    report = apply(made)
+    assert [why for change, why in report.refused if change.path == f".git/refs/heads/{inside_}"]
+    names = git(made.base, "branch", "--format=%(refname:short)").split()
+    assert hosts in names and "side" in names and inside_ not in names
+    fsck(made.base)
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_the_log_of_a_branch_goes_with_it(made: Workspace, left: bool) -> None:
+    """git gc fails where a branch has the name of a directory of branches and a log still the old one's."""
+    script = "git('branch', '-m', 'old', 'old/sub')"
+    if left:
+        script += "\nimport shutil; shutil.rmtree('.git/logs/refs/heads/old'); write('.git/logs/refs/heads/old', '')"
+    inside(made, script)
+    with engine(made) as each:
+        each.changes()
+    git(made.base, "switch", "-qc", "other")  # HEAD has moved
+    apply(made)
+    assert git(made.base, "branch", "--format=%(refname:short)").split() == ["main", "old/sub", "other"]
+    git(made.base, "gc", "-q", "--prune=now")
+    fsck(made.base)
+    if not left:
+        (made.base / ".git/logs/refs/heads/old").rename(made.base / ".git/logs/refs/heads/moved")
+        (made.base / ".git/logs/refs/heads/old").write_text("")
+        control = subprocess.run(["git", "gc", "-q"], cwd=made.base, capture_output=True, check=False)
+        assert control.returncode == 128
+
+
+@pytest.mark.parametrize("act", ["branch -f old", "branch -D old"])
+def test_the_branch_that_the_host_is_on_by_now_is_not_moved_under_it(made: Workspace, act: str) -> None:
+    inside(made, f"write('a', 'x'); git('commit', '-qam', 'two'); git(*{act.split()!r})")
+    with engine(made) as each:
+        each.changes()
+    git(made.base, "switch", "-q", "old")
+    report = apply(made)
+    assert git(made.base, "log", "--format=%s").split() == ["one"]  # the control: HEAD is what it was
+    assert git(made.base, "log", "--format=%s", "main").split() == ["two", "one"]
+    assert [each.ref for each in report.arrived] == (["refs/heads/old"] if "-f" in act else [])
+    assert git(made.base, "status", "--porcelain") == " M a\n"
+
+
+def test_a_branch_that_a_work_tree_of_the_host_is_on_by_now_is_not_deleted(made: Workspace) -> None:
+    inside(made, "git('branch', '-D', 'old'); git('branch', 'side')")
+    with engine(made) as each:
+        each.changes()
+    git(made.base, "worktree", "add", "-q", "wt", "old")
+    report = apply(made)
+    assert {change.path: why for change, why in report.refused} == {
+        ".git/refs/heads/old": "it is checked out in the workspace",
+        ".git/logs/refs/heads/old": "its ref stays as it is",
+    }
+    assert git(made.base / "wt", "log", "--format=%s").split() == ["one"]
+    git(made.base, "worktree", "remove", "wt")
+    apply(made)
+    assert git(made.base, "branch", "--format=%(refname:short)").split() == ["main", "side"]  # the control

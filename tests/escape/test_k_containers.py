@@ -311,6 +311,34 @@ def test_K62_no_run_can_make_the_next_one_impossible(containers: Box) -> None:
         remove_tree(str(containers.state / "containers"))
 
 
+CLOSE = """
+mkdir -p data/base mixed deep/a/b; echo one > data/base/file; echo late > mixed/kept.key; echo late > deep/a/b/kept.key
+for name in data mixed deep/a; do chown -R 7:7 $name; chmod 700 $name; done
+"""
+USE = """
+echo two >> data/base/file; cat data/base/file; cat mixed/kept.key deep/a/b/kept.key | grep late || echo hidden
+"""
+OPEN = "mkdir -p data/.git/hooks && echo evil > data/.git/hooks/pre-commit; chmod -R 755 data; ls data"
+
+
+def test_K62_a_directory_of_another_id_stays_writable_unless_a_rule_finds_something_in_it(containers: Box) -> None:
+    """As the data of a database is.  What is opened again is looked at like any other."""
+    containers.policy(containers="nested")
+    try:
+        done = containers.run("sh", "-ec", CLOSE)
+        assert done.returncode == 0, done
+        assert os.access(containers.workspace / "data", os.R_OK) is (os.getuid() == 0)  # closed to a plain caller
+        containers.policy(containers="nested", ignore=["kept.key"])
+        done = containers.run("sh", "-c", USE)
+        assert done.stdout.split() == ["one", "two", "hidden"], done
+        assert "data: this directory cannot be read" not in done.stderr, done
+        done = containers.run("sh", "-c", OPEN)
+        assert done.stdout.split() == ["base"] and "data" in done.stderr, done
+        assert not (containers.workspace / "data/.git/hooks/pre-commit").exists()
+    finally:
+        remove_tree(str(containers.workspace))
+
+
 LINKS = r"""
 import subprocess
 def ip(*words):

@@ -285,10 +285,17 @@ def test_K62_in_a_reviewed_workspace_images_may_hold_them_and_the_workspace_has_
 open("tool", "w").close()
 got("chmod", lambda: os.chmod("tool", 0o4755))
 got("storage", lambda: os.close(os.open("/var/lib/docker/tool", os.O_CREAT | os.O_WRONLY, 0o4755)))
+import shutil, subprocess
+shutil.copy("/usr/bin/id", "/var/lib/docker/id")
+os.chown("/var/lib/docker/id", 7, 7)
+os.chmod("/var/lib/docker/id", 0o6755)
+say("set-user-ID", subprocess.check_output(["/var/lib/docker/id", "-u"], text=True).strip())
+got("node", lambda: os.mknod("/var/lib/docker/null", 0o020666, os.makedev(1, 3)))
 """,
         *("--review", "--apply=all"),
     )
-    assert found == {"chmod": "ok", "storage": "ok"}
+    # Its mount takes set-user-ID bits and device nodes: no process gets the other id, and no node can be made.
+    assert found == {"chmod": "ok", "storage": "ok", "set-user-ID": "0", "node": "EPERM"}
     made = containers.workspace / "tool"
     assert not made.exists() or not made.stat().st_mode & 0o6000
     [storage] = (containers.state / "containers").iterdir()

@@ -94,6 +94,8 @@ def test_K65_docker_runs_builds_and_is_captured(engines: Box, server: int) -> No
         published: wget -q -O - http://127.0.0.1:8125/passwd
         build: docker build -q -t built - < $W/Dockerfile
         built: docker run --rm built cat /fetched
+        buildkit: DOCKER_BUILDKIT=1 /usr/bin/docker build -q -t kit - < $W/Dockerfile
+        kit: docker run --rm kit cat /fetched
         volume: docker run --rm -v data:/data box touch /data/x && docker run --rm -v data:/data box ls /data
         bind: docker run --rm -v $W:/w box cat /w/open.txt
         """,
@@ -103,6 +105,7 @@ def test_K65_docker_runs_builds_and_is_captured(engines: Box, server: int) -> No
     assert found["init"] == "docker-init", found
     assert found["allowed"] == "fetched /by-run" and found["built"] == "fetched /by-build", found
     assert found["by-name"] == found["published"] == "root:x:0:0::/:/bin/sh", found
+    assert found["kit"] == "fetched /by-build", found
     assert found["volume"] == "x" and found["bind"] == "open", found
     assert "403" in found["refused"] and "403" in found["refused-on-the-host-network"], found
     assert found["by-address"].startswith("1 ") and found["no-name"].startswith("1 "), found

@@ -123,7 +123,8 @@ def bindings(policy: Policy) -> list[RuleBinding]:
         "a hidden name that appears later, or is replaced from outside, can be uncovered (not replaced ones: --review)",
         "protected names that a container makes where it sees the workspace elsewhere are put aside after the fact",
         "/proc and /sys show counters and devices of the machine",
-        "containers' processes behind NAT are not named in connections",
+        "a connection behind NAT has its process by place and time only",
+        "the storage of containers is mounted without nosuid and nodev",
     )
     if set_ids(policy):
         kept = "set-user-ID files: in our own state only, where no other user can enter"

@@ -83,6 +83,7 @@ def make(
         for name in APPLETS:
             _link(archive, f"bin/{name}", "busybox")
         _text(archive, "etc/passwd", more.pop("etc/passwd", ROOT))
+        _text(archive, "etc/group", "root:x:0:\n")  # BuildKit asks for it
         for tree in trees:
             archive.add(tree, tree.lstrip("/"))
         for name in sorted(shared):

@@ -285,10 +285,17 @@ def test_K62_in_a_reviewed_workspace_images_may_hold_them_and_the_workspace_has_
 open("tool", "w").close()
 got("chmod", lambda: os.chmod("tool", 0o4755))
 got("storage", lambda: os.close(os.open("/var/lib/docker/tool", os.O_CREAT | os.O_WRONLY, 0o4755)))
+import shutil, subprocess
+shutil.copy("/usr/bin/id", "/var/lib/docker/id")
+os.chown("/var/lib/docker/id", 7, 7)
+os.chmod("/var/lib/docker/id", 0o6755)
+say("set-user-ID", subprocess.check_output(["/var/lib/docker/id", "-u"], text=True).strip())
+got("node", lambda: os.mknod("/var/lib/docker/null", 0o020666, os.makedev(1, 3)))
 """,
         *("--review", "--apply=all"),
     )
-    assert found == {"chmod": "ok", "storage": "ok"}
+    # Its mount takes set-user-ID bits and device nodes: no process gets the other id, and no node can be made.
+    assert found == {"chmod": "ok", "storage": "ok", "set-user-ID": "0", "node": "EPERM"}
     made = containers.workspace / "tool"
     assert not made.exists() or not made.stat().st_mode & 0o6000
     [storage] = (containers.state / "containers").iterdir()
@@ -309,6 +316,34 @@ def test_K62_no_run_can_make_the_next_one_impossible(containers: Box) -> None:
         assert done.stdout.split() == ["0700", "kept"] * 3, done
     finally:
         remove_tree(str(containers.state / "containers"))
+
+
+CLOSE = """
+mkdir -p data/base mixed deep/a/b; echo one > data/base/file; echo late > mixed/kept.key; echo late > deep/a/b/kept.key
+for name in data mixed deep/a; do chown -R 7:7 $name; chmod 700 $name; done
+"""
+USE = """
+echo two >> data/base/file; cat data/base/file; cat mixed/kept.key deep/a/b/kept.key | grep late || echo hidden
+"""
+OPEN = "mkdir -p data/.git/hooks && echo evil > data/.git/hooks/pre-commit; chmod -R 755 data; ls data"
+
+
+def test_K62_a_directory_of_another_id_stays_writable_unless_a_rule_finds_something_in_it(containers: Box) -> None:
+    """As the data of a database is.  What is opened again is looked at like any other."""
+    containers.policy(containers="nested")
+    try:
+        done = containers.run("sh", "-ec", CLOSE)
+        assert done.returncode == 0, done
+        assert os.access(containers.workspace / "data", os.R_OK) is (os.getuid() == 0)  # closed to a plain caller
+        containers.policy(containers="nested", ignore=["kept.key"])
+        done = containers.run("sh", "-c", USE)
+        assert done.stdout.split() == ["one", "two", "hidden"], done
+        assert "data: this directory cannot be read" not in done.stderr, done
+        done = containers.run("sh", "-c", OPEN)
+        assert done.stdout.split() == ["base"] and "data" in done.stderr, done
+        assert not (containers.workspace / "data/.git/hooks/pre-commit").exists()
+    finally:
+        remove_tree(str(containers.workspace))
 
 
 LINKS = r"""

@@ -86,6 +86,7 @@ def test_K65_docker_runs_builds_and_is_captured(engines: Box, server: int) -> No
         by-address: docker run --rm box wget -q -O - http://127.0.0.1:{server}/
         refused: docker run --rm box wget -q -O - http://192.0.2.1/
         refused-on-the-host-network: docker run --rm --network host box wget -q -O - http://192.0.2.1/
+        init: docker run --rm --init box sh -c 'cat /proc/1/comm'
         no-name: docker run --rm box nslookup nope.example
         network: docker network create own && echo made
         web: docker run -d --name web --network own -p 8125:80 box httpd -f -h /etc
@@ -93,14 +94,18 @@ def test_K65_docker_runs_builds_and_is_captured(engines: Box, server: int) -> No
         published: wget -q -O - http://127.0.0.1:8125/passwd
         build: docker build -q -t built - < $W/Dockerfile
         built: docker run --rm built cat /fetched
+        buildkit: DOCKER_BUILDKIT=1 /usr/bin/docker build -q -t kit - < $W/Dockerfile
+        kit: docker run --rm kit cat /fetched
         volume: docker run --rm -v data:/data box touch /data/x && docker run --rm -v data:/data box ls /data
         bind: docker run --rm -v $W:/w box cat /w/open.txt
         """,
     )
     assert found["import"].startswith("sha256:") and found["run"] == "run", (found, CONTROL)
     assert found["set-id"].startswith("-rwxr-xr-x"), found
+    assert found["init"] == "docker-init", found
     assert found["allowed"] == "fetched /by-run" and found["built"] == "fetched /by-build", found
     assert found["by-name"] == found["published"] == "root:x:0:0::/:/bin/sh", found
+    assert found["kit"] == "fetched /by-build", found
     assert found["volume"] == "x" and found["bind"] == "open", found
     assert "403" in found["refused"] and "403" in found["refused-on-the-host-network"], found
     assert found["by-address"].startswith("1 ") and found["no-name"].startswith("1 "), found

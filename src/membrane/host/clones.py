@@ -90,7 +90,8 @@ def clone_tree(op: Bind, userns: int) -> int | None:
     if op.device:
         flags = DEVICE | sc.MOUNT_ATTR_NOEXEC
     else:
-        flags = sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV | (0 if op.writable else sc.MOUNT_ATTR_RDONLY)
+        flags = 0 if op.engine else sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV
+        flags |= 0 if op.writable else sc.MOUNT_ATTR_RDONLY
     try:
         if userns:
             try:
@@ -101,7 +102,8 @@ def clone_tree(op: Bind, userns: int) -> int | None:
                 if error.errno not in (errno.EINVAL, errno.EPERM):
                     raise
                 sc.mount_setattr(fd, sc.MOUNT_ATTR_IDMAP, recursive=False, userns_fd=userns)
-        sc.mount_setattr(fd, flags)
+        if flags:
+            sc.mount_setattr(fd, flags)
     except OSError as error:
         os.close(fd)
         error.filename = op.source

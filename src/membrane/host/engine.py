@@ -21,11 +21,12 @@ from . import syscalls as sc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import NoReturn
 
 SOCKET, LOG = "/run/docker.sock", "/run/docker.log"
 _STATE = "/run/docker"
+_INIT = "docker-init"
 _FIRST = 3  # SD_LISTEN_FDS_START
 _SYSTEM = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 
@@ -50,12 +51,32 @@ def offer(environment: Mapping[str, str]) -> None:
         return
     try:
         if os.fork() == 0:  # pid 1 reaps it: the command has no child that it did not make
-            _wait(listening.fileno(), daemon, {**environment, "PATH": ":".join(dict.fromkeys(path))})
+            _wait(listening.fileno(), daemon, dict(environment), list(dict.fromkeys(path)))
     finally:
         os._exit(0)
 
 
-def _wait(listening: int, daemon: str, environment: dict[str, str]) -> NoReturn:
+def _offer_init(path: Sequence[str]) -> None:
+    """A copy of the program of ``docker run --init``, found first, on a file system of the command's own.
+
+    dockerd has it bound read-only without the flags of its mount, and those of the view are locked (nosuid, nodev):
+    the kernel refuses to change them (mount_namespaces(7)).  Without a copy only ``--init`` does not work.
+    """
+    program = next((name for place in path if os.access(name := f"{place}/{_INIT}", os.X_OK)), "")
+    if not program:
+        return
+    try:
+        source = os.open(program, os.O_RDONLY | os.O_CLOEXEC)
+        sc.mount("tmpfs", f"{_STATE}/bin", "tmpfs", 0, "mode=755")
+        target = os.open(f"{_STATE}/bin/{_INIT}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o755)
+        while os.sendfile(target, source, None, 1 << 20):
+            pass
+        os.close(target)
+    except OSError:
+        pass
+
+
+def _wait(listening: int, daemon: str, environment: dict[str, str], path: Sequence[str]) -> NoReturn:
     """Until a process connects; then this process is dockerd."""
     try:
         os.setsid()
@@ -71,12 +92,13 @@ def _wait(listening: int, daemon: str, environment: dict[str, str]) -> NoReturn:
         poll.poll()
         os.set_inheritable(_FIRST, True)
         os.makedirs(f"{_STATE}/bin", exist_ok=True)
+        _offer_init(path)
         os.symlink("/bin/true", f"{_STATE}/bin/rootlesskit-docker-proxy")
         log = os.open(LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         for fd in (1, 2):
             os.dup2(log, fd)
         environment.update(
-            PATH=f"{_STATE}/bin:{environment['PATH']}",
+            PATH=":".join((f"{_STATE}/bin", *path)),
             XDG_RUNTIME_DIR="/run",
             ROOTLESSKIT_STATE_DIR=_STATE,
             ROOTLESSKIT_PARENT_EUID="0",

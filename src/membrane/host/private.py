@@ -39,30 +39,34 @@ def take_back(path: str) -> None:
     among that.  Only where the directory above is ours, so that nobody else's is meant; what cannot be done
     ``make_private`` reports.
     """
+    above, name = os.path.split(path)
     try:
-        details = os.lstat(path)
-        if details.st_uid == os.geteuid() or os.lstat(os.path.dirname(path)).st_uid != os.geteuid():
-            return
+        parent = os.open(above, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return
 
     def take() -> None:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
         try:
             os.fchown(fd, 0, 0)  # root over the caller's ids: the caller
             os.fchmod(fd, 0o700)
         finally:
             os.close(fd)
 
-    from .subordinate import as_root_of_them
-
-    if os.geteuid():
-        as_root_of_them(take)
-        return
     try:
-        take()
+        given = os.stat(name, dir_fd=parent, follow_symlinks=False).st_uid != os.geteuid()
+        if not given or os.fstat(parent).st_uid != os.geteuid():
+            return
+        if os.geteuid():
+            from .subordinate import as_root_of_them
+
+            as_root_of_them(take)
+        else:
+            take()
     except OSError:
         pass
+    finally:
+        os.close(parent)
 
 
 def _make_missing(path: str) -> None:

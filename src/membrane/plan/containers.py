@@ -10,6 +10,10 @@ only its scopes are left; the kernel's interfaces for namespaces, mounts and net
 Images hold set-user-ID files, which no process inside can use (no_new_privs) and which are a door for others where they
 appear on the host.  They keep the bit only where everything that is written is in our own state, which no other user
 can enter: in a reviewed workspace without writable mounts.  Elsewhere they are made without it (``tracer.setids``).
+
+The storage is mounted without nosuid and nodev: BuildKit binds its layers read-only without them, and nobody may clear
+what a more privileged mount namespace has set (mount_namespaces(7)).  no_new_privs does what nosuid does, for every
+process inside, and no device node can be made in a user namespace (mknod(2)).
 """
 
 from __future__ import annotations
@@ -79,7 +83,7 @@ def operations(policy: Policy, facts: HostFacts, key: str) -> list[MountOp]:
         return []
     return [
         *(
-            Bind(source, place, writable=True, own=True, make=True, origin="containers")
+            Bind(source, place, writable=True, own=True, make=True, origin="containers", engine=True)
             for source, place in zip(sources, PLACES, strict=True)
         ),
         Tmpfs(CACHE, 0o755, policy.limits.disk),
@@ -119,7 +123,8 @@ def bindings(policy: Policy) -> list[RuleBinding]:
         "a hidden name that appears later, or is replaced from outside, can be uncovered (not replaced ones: --review)",
         "protected names that a container makes where it sees the workspace elsewhere are put aside after the fact",
         "/proc and /sys show counters and devices of the machine",
-        "containers' processes behind NAT are not named in connections",
+        "a connection behind NAT has its process by place and time only",
+        "the storage of containers is mounted without nosuid and nodev",
     )
     if set_ids(policy):
         kept = "set-user-ID files: in our own state only, where no other user can enter"

@@ -180,7 +180,7 @@ class ScanHit(Value):
 
 
 class Bind(Value):
-    """Recursive bind of a host tree; always nosuid, and nodev but for one device node with ``device``."""
+    """Recursive bind of a host tree; nosuid and nodev, but for ``engine``, and nodev but for a node with ``device``."""
 
     source: str
     target: str
@@ -189,6 +189,7 @@ class Bind(Value):
     own: bool = False  # idmap for root callers: host uids keep their numbers inside
     make: bool = False  # create the mount point; only in a private tmpfs or our home store
     origin: str = ""  # the rule, for ``membrane plan``
+    engine: bool = False  # storage of containers: what is set here is locked for an engine's mounts (``containers``)
     device: bool = False  # a node of /dev, usable; root callers' sandboxes get one of the same number that is theirs
 
 

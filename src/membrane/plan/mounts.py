@@ -13,7 +13,8 @@ Rules
    ours may stay in the workspace or on the host, whatever kills us.
 2. A tree of the caller's home is visible only when it is a toolchain, and never as a whole.  It is read-only, or what
    is written is in a layer of our own (``Overlay``): the caller's never changes.
-3. Everything is nosuid; nodev except the six device nodes of /dev, and those that a rule names (``devices``).
+3. Everything is nosuid; nodev except the six device nodes of /dev, and those that a rule names (``devices``).  The
+   storage of containers is neither (``containers``).
 4. The order of the operations does not decide what a mask covers: masks are computed from the scanned tree.
 5. PATH and links never show more than the rules: whatever leads to the home, the workspace or our state is left out.
 """

@@ -773,7 +773,14 @@ class Boundary(ABC):
         caches = os.path.join(facts.state, "cache")
         make_private(caches)
         cache_file = os.path.join(caches, "scan-" + mounts.workspace_key(root))
-        found = scan(root, rules, cache_file, progress=_say_progress, open_sockets=self.policy.open_sockets)
+        found = scan(
+            root,
+            rules,
+            cache_file,
+            progress=_say_progress,
+            open_sockets=self.policy.open_sockets,
+            subordinate=self.policy.containers == "nested" and bool(facts.uid),
+        )
         for warning in found.warnings:
             self._warn(warning)
         if found.linked and self.policy.hard_links == "refuse":

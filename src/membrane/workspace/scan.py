@@ -199,6 +199,7 @@ def scan(
     *,
     progress: Callable[[int], None] | None = None,
     open_sockets: bool = False,
+    subordinate: bool = False,
 ) -> ScanResult:
     """Find everything that the start must hide, bind read-only or pin.
 
@@ -208,6 +209,7 @@ def scan(
         cache_file: where the index is kept between runs; None: nowhere.
         progress: called with the number of names listed so far, when the walk takes longer than a second.
         open_sockets: those of others may be reached (``unix_sockets: all``).
+        subordinate: the command is root over the caller's subordinate ids; see ``closed``.
 
     Raises:
         HostError: the workspace itself cannot be listed.
@@ -215,9 +217,16 @@ def scan(
     """
     patterns = Patterns(rules)
     old = _load(cache_file, root, patterns) if cache_file else {}
-    entries, changed = _walk(root, old, patterns, progress)
+    entries, changed = walk(root, old, patterns, progress)
     if cache_file and (changed or len(old) != len(entries)):
         _save(cache_file, root, patterns, entries)
+    closed = [path for path, entry in entries.items() if entry[4] == UNREADABLE] if subordinate else []
+    plain: frozenset[str] = frozenset()
+    if closed:
+        from .closed import harmless
+
+        plain = harmless(root, patterns, closed)
+        entries |= {path: (*entries[path][:6], ()) for path in plain}
     hits: list[ScanHit] = []
     gits: list[str] = []
     warnings: list[str] = []
@@ -240,7 +249,7 @@ def scan(
             first.append(path)
         if entry[4] & protect.KIND == protect.GIT and entry[4] < READ_ONLY:
             gits.append(path)
-        if entry[4] == UNREADABLE:
+        if entry[4] == UNREADABLE and path not in plain:
             warnings.append(_unreadable(path, entry))
     protected = [hit for hit in hits if hit.effect == "protect"]
     found = protect.existing(root, gits, protected)
@@ -283,7 +292,7 @@ def rescan(index: Index, *, until: float = 0.0) -> ScanResult:
     The hits are names to judge (``protect.judge``) or to report; the new index has the old start as no memory, so
     ask again with the old one.
     """
-    entries, _ = _walk(index.root, index.entries, index.patterns, None, until, index.entries[""][3])
+    entries, _ = walk(index.root, index.entries, index.patterns, None, until, index.entries[""][3])
     hits: dict[str, ScanHit] = {}
     warnings: list[str] = []
     for path, entry in entries.items():
@@ -344,7 +353,7 @@ def appeared(path: str, entry: Entry, old: Entry | None, hit: Hit) -> ScanHit | 
 # ---------------------------------------------------------------- the walk
 
 
-def _walk(
+def walk(
     root: str,
     old: dict[str, Entry],
     patterns: Patterns,

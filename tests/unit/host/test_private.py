@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from membrane.errors import HostError
-from membrane.host.private import make_private
+from membrane.host.private import make_private, take_back
 
 
 def test_each_directory_that_is_made_is_private(tmp_path: Path) -> None:
@@ -37,3 +37,24 @@ def test_somebody_else_s_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(os, "geteuid", lambda: 1 << 20)
     with pytest.raises(HostError, match="it belongs to uid"):
         make_private(str(tmp_path))
+
+
+@pytest.mark.as_root  # who can give a directory away without an engine of containers
+def test_a_directory_that_was_given_away_is_taken_back_and_no_other(tmp_path: Path) -> None:
+    given, outside, foreign = tmp_path / "given", tmp_path / "outside", tmp_path / "foreign"
+    for path in (given, outside, foreign / "below"):
+        path.mkdir(parents=True)
+        (path / "kept").write_text("x")
+        os.chown(path, 4242, 4242)
+    os.chown(foreign, 4242, 4242)
+    given.chmod(0)
+    link = tmp_path / "link"
+    link.symlink_to(outside)
+    os.chown(link, 4242, 4242, follow_symlinks=False)
+    with pytest.raises(HostError):
+        make_private(str(given))
+    for path in (given, link, foreign / "below", tmp_path / "missing"):
+        take_back(str(path))
+    make_private(str(given))
+    assert (stat.S_IMODE(given.stat().st_mode), (given / "kept").read_text()) == (0o700, "x")
+    assert {path.stat().st_uid for path in (outside, foreign / "below")} == {4242}

@@ -1,0 +1,68 @@
+"""Directories of the workspace that are closed to the caller, and belong to his subordinate ids: what is in them?
+
+Theory of operation
+-------------------
+The data directory of a database in a container (``-v ./data:/var/lib/postgresql/data``) is one of another id, mode
+0700.  A walk with the caller's rights cannot say whether a hidden or protected name is in it, so it is covered whole,
+and the container of the next run would find it empty or read-only.  With ``containers: nested`` a child that is root
+over the caller's ids (``host.subordinate``) walks as well.  A directory in which no rule finds anything stays as it is;
+in any other case, and where the walk takes too long, it is covered as without this.
+
+Who opens such a directory again (only a run with containers can) makes it one like those that were never closed: what
+is then in it is looked at by the guard.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from . import protect
+from .scan import READ_ONLY, walk
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .scan import Entry, Patterns
+
+SECONDS = 5.0  # of the second walk
+_LARGEST = 1 << 20  # bytes of the answer
+
+
+def harmless(root: str, patterns: Patterns, closed: Sequence[str]) -> frozenset[str]:
+    """Those of ``closed`` that belong to subordinate ids with all below them, and in which no rule finds a name.
+
+    Args:
+        root: as of ``scan.scan``.
+        closed: directories, relative to it, that cannot be listed.
+    """
+    from ..host.subordinate import as_root_of_them
+
+    answer = os.memfd_create("closed", os.MFD_CLOEXEC)
+    try:
+
+        def look() -> None:
+            until = time.monotonic() + SECONDS
+            entries, _changed = walk(root, {}, patterns, None, until)
+            if time.monotonic() < until:
+                found = b"\0".join(os.fsencode(path) for path in closed if _is_plain(path, entries))
+                os.write(answer, found[:_LARGEST])
+
+        if not as_root_of_them(look):
+            return frozenset()
+        names = os.pread(answer, _LARGEST, 0)
+    finally:
+        os.close(answer)
+    return frozenset(os.fsdecode(names).split("\0")) & frozenset(closed)
+
+
+def _is_plain(path: str, entries: dict[str, Entry]) -> bool:
+    if path not in entries:
+        return False
+    below = f"{path}/"
+    return all(
+        not entry[6] and entry[4] < READ_ONLY and entry[4] & protect.KIND <= protect.PACKAGE
+        for name, entry in entries.items()
+        if name == path or name.startswith(below)
+    )

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 LINKS_TIME = 30.0  # seconds in which all links of a look, or of an apply, are followed; the others are red
 MOST_DIRECTORIES = 200_000  # of the host's workspace in which repositories are looked for
+MOST_MARKED = 50_000  # new marks of an index whose files are looked for; of more each counts as there
 MOST_LINKS = 40  # symbolic links followed in one path, as the kernel (path_resolution(7))
 _LAYOUT = ("HEAD", "objects", "refs", "commondir")
 # Where git looks for objects: the first two are directories, the others are not there.
@@ -343,6 +344,7 @@ class Judge:
             try:
                 there = (
                     not name
+                    or len(marked) > MOST_MARKED
                     or fold(last) not in GIT_NAMES
                     or self._copy.find(f"{tree}/{path}" if tree else path) is not None
                 )

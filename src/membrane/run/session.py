@@ -152,8 +152,9 @@ class Session(Boundary):
 
     def _launcher_ended(self) -> None:
         if self.wait_status is None:
-            # It ends after the command does; if that sent its status first, the news is already waiting.
-            if ready((self.cell.command.fileno(),), seconds=1)[0]:
+            # It ends after the command does; if that sent its status first, the news is already waiting, behind what
+            # was refused to the command.
+            while self.wait_status is None and not self.failure and ready((self.cell.command.fileno(),), seconds=1)[0]:
                 self._on_command()
             if self.wait_status is None and not self.failure:
                 self.failure = "the launcher died; the command was killed"

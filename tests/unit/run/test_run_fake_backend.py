@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from fake_backend import FakeBackend, FakeCell, Outcome, session
 
+from membrane.backend import Refused
 from membrane.errors import PolicyError
 from membrane.policy.model import Limits, Origin, PathRule, Policy, TraceRule
 from membrane.record import reader
@@ -142,6 +143,20 @@ def test_the_end_of_the_cell_after_the_command_s_is_none(tmp_path: Path) -> None
         cell.command.exit(5)
 
     assert run(tmp_path, script).status == 5
+
+
+def test_what_was_refused_before_the_end_of_the_command_does_not_hide_that_end(tmp_path: Path) -> None:
+    """The end of the cell may be seen before all that it said."""
+
+    def script(cell: FakeCell) -> None:
+        cell.said.end()
+        for name in ("one.pem", "two.pem"):
+            cell.command.said.say(Refused(f"{tmp_path}/home/work/{name}", "hidden", "write"))
+        cell.command.exit(5)
+
+    outcome = run(tmp_path, script)
+    assert outcome.status == 5, outcome
+    assert [event["event"] for event in events(tmp_path, outcome)].count("AccessDenied") == 2
 
 
 def test_the_end_of_what_keeps_the_command_is_a_kill(tmp_path: Path) -> None:

@@ -261,8 +261,9 @@ class Boundary(ABC):
         if self.policy.limits.disk and (kept := mounts.kept(self.plan.mounts, facts.state)):
             from ..host.usage import Usage
 
-            limit, nested = self.policy.limits.disk, self.policy.containers == "nested"
-            self._usage = Usage(facts.state, kept, limit, subordinate=nested)
+            # Of containers, and of other users of a layer over system trees.
+            subordinate = self.policy.containers == "nested" or self.policy.system != "read-only"
+            self._usage = Usage(facts.state, kept, self.policy.limits.disk, subordinate=subordinate)
         if self.policy.secrets or self.policy.masks:
             from . import secrets, sources
 

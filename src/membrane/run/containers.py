@@ -35,6 +35,7 @@ _TURN, _READS = 64, 2  # places, and files that are read, at a time; the loop of
 _LONGEST = 256  # characters of a name
 _HEADER = struct.Struct("=iIII")  # struct inotify_event
 _DOCKER, _PODMAN = "config.v2.json", "containers.json"
+_ROOTS = ((0, ""), (1, ""))
 
 
 class Containers:
@@ -50,7 +51,7 @@ class Containers:
         self._fd = sc.inotify_init()
         self._roots = tuple(os.open(store, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) for store in stores)
         self._watched: dict[int, tuple[int, str]] = {}  # watch: store, place in it
-        self._waiting: list[tuple[int, str]] = [(0, ""), (1, "")]  # places to be looked at
+        self._waiting = dict.fromkeys(_ROOTS)  # places to be looked at, each once
         self._seen: set[str] = set()
         self._reads = 0
 
@@ -75,12 +76,12 @@ class Containers:
             at += _HEADER.size + length
             name = os.fsdecode(data[at - length : at].rstrip(b"\0"))
             if mask & sc.IN_Q_OVERFLOW:
-                self._waiting = [(0, ""), (1, "")]
+                self._waiting = dict.fromkeys(_ROOTS)
             elif mask & sc.IN_IGNORED:
                 self._watched.pop(watch, None)
-            elif watch in self._watched and len(self._waiting) < MOST_READS:
+            elif watch in self._watched:
                 store, place = self._watched[watch]
-                self._waiting.append((store, os.path.join(place, name)))
+                self._later(store, os.path.join(place, name))
 
     def step(self) -> None:
         """Look at some of the places that wait."""
@@ -88,7 +89,8 @@ class Containers:
         for _ in range(_TURN):
             if not self._waiting or self._reads - before >= _READS:
                 break
-            store, place = self._waiting.pop(0)
+            store, place = next(iter(self._waiting))
+            del self._waiting[store, place]
             names = place.split("/") if place else []
             if store == 0:
                 self._docker(names)
@@ -96,6 +98,11 @@ class Containers:
                 self._podman(names)
         if self._reads >= MOST_READS:
             self._waiting.clear()
+
+    def _later(self, store: int, place: str) -> None:
+        """Look at a place: not now, as the directory of it may come again and again with other names in it."""
+        if len(self._waiting) < MOST_READS:
+            self._waiting[store, place] = None
 
     def close(self) -> None:
         for fd in (self._fd, *self._roots):
@@ -110,7 +117,9 @@ class Containers:
                 self._docker(["containers"])
             case ["containers"]:
                 self._watch(0, "containers")
-                self._waiting += [(0, f"containers/{each}") for each in self._list(0, "containers") if is_id(each)]
+                for each in self._list(0, "containers"):
+                    if is_id(each):
+                        self._later(0, f"containers/{each}")
             case ["containers", name] if is_id(name) and name[:SHORT] not in self._seen:
                 self._watch(0, f"containers/{name}")
                 self._docker(["containers", name, _DOCKER])
@@ -127,7 +136,8 @@ class Containers:
                 self._podman(["storage"])
             case ["storage"]:
                 self._watch(1, "storage")
-                self._waiting += [(1, f"storage/{each}") for each in self._list(1, "storage")]
+                for each in self._list(1, "storage"):
+                    self._later(1, f"storage/{each}")
             case ["storage", driver] if driver.endswith("-containers"):  # of overlay or vfs
                 self._watch(1, f"storage/{driver}")
                 self._podman(["storage", driver, _PODMAN])

@@ -854,6 +854,8 @@ class Boundary(ABC):
                     handler()
             if self._contained is not None:
                 self._contained.step()
+                if self._contained.lacks:
+                    self._name_no_more()
             self._guard_files()
             if self.log.waits:
                 self.log.flush()
@@ -884,6 +886,14 @@ class Boundary(ABC):
             self._warn(f"the record does not name containers: {error.strerror}")
             return
         self._watch(self._contained.fileno(), self._contained.on_change)
+
+    def _name_no_more(self) -> None:
+        """The bounds of what names containers are reached: it ends, and the record says so."""
+        assert self._contained is not None
+        self._unwatch(self._contained.fileno())
+        self._contained.close()
+        why, self._contained = self._contained.lacks, None
+        self._lacks("names of containers", why)
 
     def _guard_files(self) -> None:
         for guard in self.guards:

@@ -8,8 +8,9 @@ inotify(7) reports; what was there before is read at the start.  So it does not 
 a container was made, and no engine is asked.
 
 All of it is the sandbox's: a directory may be a link, a file a pipe, large, or no JSON.  Nothing outside of the storage
-is opened (openat2(2), no links), a file is read once and to a bound, and after ``MOST_READS`` files no more are.  The
-process that a name belongs to is found by its id (``record.contained``), so a wrong name is wrong within the sandbox.
+is opened (openat2(2), no links), a file is read once and to a bound, and after ``MOST_READS`` files no more are.  A
+bound that is reached ends it, and the record says so (``lacks``).  The process that a name belongs to is found by its
+id (``record.contained``), so a wrong name is wrong within the sandbox.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ class Containers:
         self._waiting = dict.fromkeys(_ROOTS)  # places to be looked at, each once
         self._seen: set[str] = set()
         self._reads = 0
+        self.lacks = ""  # why later containers may have no name on the record
 
     def fileno(self) -> int:
         """Readable when something has changed."""
@@ -98,11 +100,14 @@ class Containers:
                 self._podman(names)
         if self._reads >= MOST_READS:
             self._waiting.clear()
+            self.lacks = f"{MOST_READS} files of the engines were read; containers from here on may have no name"
 
     def _later(self, store: int, place: str) -> None:
         """Look at a place: not now, as the directory of it may come again and again with other names in it."""
         if len(self._waiting) < MOST_READS:
             self._waiting[store, place] = None
+        else:
+            self.lacks = f"more than {MOST_READS} places of the engines changed at once"
 
     def close(self) -> None:
         for fd in (self._fd, *self._roots):
@@ -152,7 +157,11 @@ class Containers:
 
     def _add(self, engine: str, name: Any, shown: Any, image: Any) -> None:
         texts = isinstance(name, str) and isinstance(shown, str) and isinstance(image, str)
-        if texts and is_id(name) and name[:SHORT] not in self._seen and len(self._seen) < MOST_CONTAINERS:
+        if not texts or not is_id(name) or name[:SHORT] in self._seen:
+            return
+        if len(self._seen) >= MOST_CONTAINERS:
+            self.lacks = f"{MOST_CONTAINERS} containers have a name; more get none"
+        else:
             self._seen.add(name[:SHORT])
             self._report(ContainerSeen(name[:SHORT], shown.lstrip("/")[:_LONGEST], image[:_LONGEST], engine))
 
@@ -163,6 +172,7 @@ class Containers:
 
     def _watch(self, store: int, place: str) -> None:
         if len(self._watched) >= MOST_CONTAINERS:
+            self.lacks = f"{MOST_CONTAINERS} directories of the engines are watched, and no more"
             return
         try:
             fd = self._open(store, place, os.O_PATH | os.O_DIRECTORY)
@@ -192,7 +202,10 @@ class Containers:
             return
         try:
             with os.scandir(fd) as found:
-                for entry, _ in zip(found, range(MOST_CONTAINERS), strict=False):
+                for number, entry in enumerate(found):
+                    if number >= MOST_CONTAINERS:
+                        self.lacks = f"more than {MOST_CONTAINERS} names in a directory of the engines"
+                        return
                     yield entry.name
         finally:
             os.close(fd)

@@ -160,11 +160,14 @@ def test_containers_and_reads_are_bounded(world: World, monkeypatch: pytest.Monk
         world.container(f"{number:064x}"[::-1], config("x" * 1000))
     world.begin()
     assert len(world.found) == 3 and {len(each.name) for each in world.found} == {256}
+    assert world.watcher is not None and world.watcher.lacks.startswith("3 directories of the engines are watched")
+    world.watcher.lacks = ""
     monkeypatch.setattr(containers, "MOST_READS", 0)
     monkeypatch.setattr(containers, "MOST_CONTAINERS", 100)
     world.container(ONE, config("late"))
     world.look()
     assert len(world.found) == 3
+    assert world.watcher.lacks.startswith("0 files of the engines were read; ")
 
 
 def test_a_turn_reads_few_files_however_many_there_are(world: World) -> None:
@@ -209,7 +212,7 @@ def test_what_waits_is_bounded_while_a_directory_comes_again_and_again(
     while world.watcher.waits:
         world.watcher.step()
         most = max(most, len(world.watcher._waiting))
-    assert 0 < most <= 100
+    assert 0 < most <= 100 and not world.watcher.lacks
     world.container(ONE, config("late"))  # control: it goes on
     monkeypatch.setattr(containers, "MOST_READS", 1000)
     world.look()

@@ -1,10 +1,11 @@
-"""Programs of the host that a look or an apply runs: git and the pager.
+"""Programs of the host that run outside for us: git and the pager for a look or an apply, skopeo for an image.
 
 Theory of operation
 -------------------
 A person's ``PATH`` often leads into the workspace (an activated virtual environment, ``node_modules/.bin``), where the
-command writes: as its files are what is looked at, no program of it may be what looks.  So directories of ``PATH`` that
-are in the workspace, or lead into it, are passed over, and so are relative ones, which depend on where one is.
+command writes: no program of it may run outside without being asked for.  So directories of ``PATH`` that are in the
+workspace, or lead into it, are passed over, and so are relative ones, which depend on where one is.  A program that
+looks for others itself gets a ``PATH`` without them.
 """
 
 from __future__ import annotations
@@ -25,6 +26,13 @@ def program(name: str, root: str) -> str | None:
         if not any(_is_within(each, root) for each in (os.path.realpath(directory), os.path.realpath(path))):
             return path
     return None
+
+
+def search_path(root: str) -> str:
+    """``PATH`` with the directories in which ``program`` looks, for a child that starts programs by name."""
+    return os.pathsep.join(
+        place for place in os.get_exec_path() if place.startswith("/") and not _is_within(os.path.realpath(place), root)
+    )
 
 
 def _is_within(path: str, root: str) -> bool:

@@ -181,10 +181,14 @@ def pull(
 
 
 def _copy(source: str, work: str, reference: str, platform: str, meter: Meter) -> None:
-    """Have skopeo write the image as an OCI layout; blobs that are in ``work`` are not fetched again."""
-    import shutil
+    """Have skopeo write the image as an OCI layout; blobs that are in ``work`` are not fetched again.
 
-    program = shutil.which("skopeo")
+    It starts helpers by name (credentials, newuidmap): like itself none is of the workspace.
+    """
+    from ..changes import outside
+
+    root = os.path.realpath(os.getcwd())
+    program = outside.program("skopeo", root)
     if program is None:
         raise HostError(
             "fetch the image",
@@ -206,7 +210,10 @@ def _copy(source: str, work: str, reference: str, platform: str, meter: Meter) -
         form = ["--dest-oci-accept-uncompressed-layers"]
     words = [program, *chosen, "copy", f"--retry-times={_AGAIN}", "--remove-signatures", *form]
     words += [source, f"oci:{work}:image"]
-    process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    environment = {**os.environ, "PATH": outside.search_path(root)}
+    process = subprocess.Popen(
+        words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment
+    )
     try:
         lines = _heard(process, work, reference, meter)
         status = process.wait()

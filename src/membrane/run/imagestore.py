@@ -34,7 +34,7 @@ from .images import FILES, Kept, Named, Record, find, kept_as, key_of, place_of,
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from ..messages import Message
 
@@ -118,7 +118,13 @@ def _write(path: str, value: Message) -> None:
 
 
 def pull(
-    state: str, reference: str, say: Callable[[str], None] = quiet, *, again: bool = True, platform: str = ""
+    state: str,
+    reference: str,
+    say: Callable[[str], None] = quiet,
+    *,
+    again: bool = True,
+    platform: str = "",
+    written: Iterable[str] = (),
 ) -> Kept:
     """Fetch the image, whatever is here under that name.
 
@@ -126,6 +132,7 @@ def pull(
         say: takes lines for a person.
         again: also where another process has fetched it while this one waited.
         platform: of the image; empty: this machine's.
+        written: trees that commands write beside the current directory, without links: no program of theirs runs.
 
     Raises:
         HostError: it cannot be had, or is none.
@@ -162,7 +169,8 @@ def pull(
             else:
                 say(f"fetching the image {reference}")
                 work = f"{place}/fetching/{name}"
-                _copy(f"{_TRANSPORTS[kind]}{rest}", work, reference, platform, meter)
+                roots = (os.path.realpath(os.getcwd()), os.path.realpath(state), *written)
+                _copy(f"{_TRANSPORTS[kind]}{rest}", work, reference, platform, meter, roots)
                 try:
                     found = imagefiles.read(work, f"{place}/layers", platform, step)
                 finally:
@@ -180,15 +188,14 @@ def pull(
     return kept
 
 
-def _copy(source: str, work: str, reference: str, platform: str, meter: Meter) -> None:
+def _copy(source: str, work: str, reference: str, platform: str, meter: Meter, roots: Iterable[str]) -> None:
     """Have skopeo write the image as an OCI layout; blobs that are in ``work`` are not fetched again.
 
-    It starts helpers by name (credentials, newuidmap): like itself none is of the workspace.
+    It starts helpers by name (credentials, newuidmap): like itself none is of ``roots``.
     """
     from ..changes import outside
 
-    root = os.path.realpath(os.getcwd())
-    program = outside.program("skopeo", root)
+    program = outside.program("skopeo", *roots)
     if program is None:
         raise HostError(
             "fetch the image",
@@ -210,7 +217,7 @@ def _copy(source: str, work: str, reference: str, platform: str, meter: Meter) -
         form = ["--dest-oci-accept-uncompressed-layers"]
     words = [program, *chosen, "copy", f"--retry-times={_AGAIN}", "--remove-signatures", *form]
     words += [source, f"oci:{work}:image"]
-    environment = {**os.environ, "PATH": outside.search_path(root)}
+    environment = {**os.environ, "PATH": outside.search_path(*roots)}
     process = subprocess.Popen(
         words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment
     )

@@ -190,7 +190,8 @@ def _image(policy: Policy, *, speaks: bool) -> Use:
         from . import imagestore
 
         say = _say if speaks else imagestore.quiet
-        return imagestore.pull(state, policy.image, say, again=False, platform=policy.platform)
+        written = [os.path.realpath(rule.path) for rule in policy.mounts if rule.mode == "rw"]
+        return imagestore.pull(state, policy.image, say, again=False, platform=policy.platform, written=written)
 
     return images.need(state, policy.image, fetch, policy.platform)
 

@@ -52,6 +52,9 @@ def test_what_looks_for_programs_itself_gets_a_path_without_them(
     places = [root / "bin", root, tmp_path / "link", "bin", "", outside, root / "missing", tmp_path / "workshop"]
     monkeypatch.setenv("PATH", ":".join(map(str, places)))
     assert search_path(str(root)) == f"{outside}:{tmp_path}/workshop"
+    assert search_path(str(root), str(outside)) == f"{tmp_path}/workshop"
+    fake(outside / "git")
+    assert program("git", str(root)) == str(outside / "git") and program("git", str(root), str(outside)) is None
 
 
 def test_no_git_of_the_workspace_takes_part_in_an_apply(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

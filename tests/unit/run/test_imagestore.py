@@ -298,7 +298,7 @@ def test_a_terminal_sees_how_far_it_is_and_no_escape_sequence_of_a_registry(gate
     assert "layer 2 of 2" in shown()
 
 
-@pytest.mark.parametrize("place", ["workspace", "elsewhere"])
+@pytest.mark.parametrize("place", ["workspace", "mounted", "elsewhere"])
 @pytest.mark.parametrize("name", ["skopeo", "helper"])
 def test_no_program_of_the_workspace_fetches_an_image(
     place: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -321,5 +321,5 @@ def test_no_program_of_the_workspace_fetches_an_image(
         ran.unlink(missing_ok=True)
         monkeypatch.setenv("PATH", f"{first}:{real}:/usr/bin:/bin")
         with pytest.raises(HostError, match="skopeo ended with 1"):
-            imagestore.pull(str(tmp_path / "state"), "localhost:1/x")
+            imagestore.pull(str(tmp_path / "state"), "localhost:1/x", written=[f"{tmp_path}/mounted"])
         assert ran.exists() is (place == "elsewhere")

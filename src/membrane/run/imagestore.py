@@ -29,6 +29,7 @@ from ..escaping import escape
 from ..host import imagefiles
 from ..host.private import make_private
 from ..policy import grammar
+from ..policy.model import IMAGE_PATHS
 from . import imagebuild
 from .images import FILES, Kept, Named, Record, find, kept_as, key_of, place_of, record_of, stamp_of
 
@@ -132,13 +133,17 @@ def pull(
         say: takes lines for a person.
         again: also where another process has fetched it while this one waited.
         platform: of the image; empty: this machine's.
-        written: trees that commands write beside the current directory, without links: no program of theirs runs.
+        written: trees that commands write beside the current directory, without links: no program of theirs runs, and
+            no link in one leads to an image elsewhere.
 
     Raises:
         HostError: it cannot be had, or is none.
     """
     kind, rest = grammar.parse_image(reference)
     place, name = place_of(state), key_of(reference, platform)
+    roots = (os.path.realpath(os.getcwd()), os.path.realpath(state), *written)
+    if kind in IMAGE_PATHS:
+        rest = _own_place(rest, roots)
     meter = Meter(-1 if say is quiet else 2)
     with _Lock(place, say):
         _tidy(place)
@@ -169,7 +174,6 @@ def pull(
             else:
                 say(f"fetching the image {reference}")
                 work = f"{place}/fetching/{name}"
-                roots = (os.path.realpath(os.getcwd()), os.path.realpath(state), *written)
                 _copy(f"{_TRANSPORTS[kind]}{rest}", work, reference, platform, meter, roots)
                 try:
                     found = imagefiles.read(work, f"{place}/layers", platform, step)
@@ -186,6 +190,24 @@ def pull(
     if kept is None:
         raise HostError("keep the image", "what was written is not there", target=reference)
     return kept
+
+
+def _own_place(path: str, roots: Iterable[str]) -> str:
+    """``path`` without links, where none leads out of the tree of ``roots`` that it is in.
+
+    An earlier command may have made such a link: what is there would become the system that the next one sees.
+
+    Raises:
+        HostError: one does.
+    """
+    real, above = os.path.realpath(path), os.path.abspath(path)
+    while above != "/":
+        above = os.path.dirname(above)
+        root = os.path.realpath(above)
+        if root in roots and not f"{real}/".startswith(f"{root}/"):
+            cause = f"a link that a command may have made leads out of {root}"
+            raise HostError("use the image", cause, target=path, fix=(f"name it where it is: {real}",))
+    return real
 
 
 def _copy(source: str, work: str, reference: str, platform: str, meter: Meter, roots: Iterable[str]) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "host"))
-from image_layout import ARCHITECTURE, image, layer
+from image_layout import ARCHITECTURE, archive, image, layer
 
 from membrane.errors import HostError
 from membrane.run import images, imagestore
@@ -323,3 +323,42 @@ def test_no_program_of_the_workspace_fetches_an_image(
         with pytest.raises(HostError, match="skopeo ended with 1"):
             imagestore.pull(str(tmp_path / "state"), "localhost:1/x", written=[f"{tmp_path}/mounted"])
         assert ran.exists() is (place == "elsewhere")
+
+
+@pytest.mark.parametrize("kind", ["oci", "tar", "dockerfile"])
+def test_no_link_of_the_workspace_leads_to_an_image_elsewhere(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is there would be the system of the next command, whatever else may be seen."""
+    built: list[str] = []
+
+    def build(path: str, *_rest: object) -> None:
+        built.append(path)
+        raise HostError("build the image", "it was asked for")
+
+    monkeypatch.setattr(imagestore.imagebuild, "build", build)
+    work, other, state = tmp_path / "work", tmp_path / "other", str(tmp_path / "state")
+    for place in (work / "own", other):
+        place.mkdir(parents=True)
+        (place / "Dockerfile").touch()
+        archive(image(place / "layout", layer(("a", b"", 0o644))), place / "image.tar")
+    name = {"oci": "layout", "tar": "image.tar", "dockerfile": "Dockerfile"}[kind]
+    (work / "out").symlink_to(other)
+    (work / "file").symlink_to(other / name)
+    (work / "inner").symlink_to(work / "own")
+    (tmp_path / "way").symlink_to(work)  # the person's own
+    monkeypatch.chdir(work)
+
+    def taken(path: Path) -> bool:
+        built.clear()
+        try:
+            imagestore.pull(state, f"{kind}:{path}")
+        except HostError as error:
+            assert built or "leads out of" in str(error), error
+            return bool(built)
+        return True
+
+    for path in (work / "out" / name, work / "file", tmp_path / "way" / "out" / name):
+        assert not taken(path), path
+    for path in (work / "own" / name, work / "inner" / name, tmp_path / "way" / "own" / name, other / name):
+        assert taken(path), path  # the control

@@ -328,3 +328,20 @@ def test_F122_no_protected_name_is_made_where_the_tracer_cannot_look(box: Box, t
     assert [event["result"] for event in made] == [""]  # what the kernel said is not known: no refusal is claimed
     remove_tree(str(box.workspace / "open"))  # which has the caller's ids
     assert os.listdir(box.workspace) == []
+
+
+def test_F123_what_other_users_of_the_layer_keep_is_counted(box: Box, tmp_path: Path) -> None:
+    """No mode keeps ``limits.disk`` from counting: none hides what is kept, none ends a run that keeps little."""
+    layout = image(tmp_path / "image", of_the_host(*SYSTEM, "chmod", "chown", "head", "sleep"), Env=["PATH=/bin"])
+    script = "mkdir /bin/d; head -c 4M /dev/zero > /bin/d/f; chown -R 5:6 /bin/d; chmod 700 /bin/d; echo written"
+    box.policy(presets=[])
+    options = (f"--image=oci:{layout}", "--system=persistent", "--limit")
+    try:
+        done = box.run("sh", "-c", script, options=(*options, "disk=64M"))
+        assert (done.returncode, done.stdout) == (0, "written\n"), done
+        done = box.run("sh", "-c", "stat -c %u:%a /bin/d", options=(*options, "disk=64M"))  # control
+        assert (done.returncode, done.stdout) == (0, "5:700\n"), done
+        done = box.run("sleep", "1000", options=(*options, "disk=2M"))
+        assert done.returncode == 125 and " of 2097152 bytes are kept for it " in done.stderr, done
+    finally:
+        remove_tree(str(box.state / "system"))

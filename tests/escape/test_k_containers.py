@@ -302,6 +302,48 @@ got("node", lambda: os.mknod("/var/lib/docker/null", 0o020666, os.makedev(1, 3))
     assert storage.stat().st_mode & 0o077 == 0  # nobody else comes to what is in it, whatever modes the command sets
 
 
+def test_K69_names_of_containers_that_are_no_longer_read_are_lacking_from_the_record(containers: Box) -> None:
+    """Who floods the storage hides no container in silence."""
+    script = "mkdir -p /var/lib/docker/containers; seq -f /var/lib/docker/containers/%064.0f {} | xargs mkdir -p"
+    try:
+        done = containers.run("sh", "-c", script.format(10))  # the control
+        assert done.returncode == 0 and "incomplete" not in done.stderr, done
+        assert containers.record("SessionEnded")[-1]["incomplete"] == []
+        with containers.start("sh", "-c", f"{script.format(1100)}; cat") as process:
+            assert process.stderr is not None
+            said = ""
+            while "the record is incomplete: names of containers: " not in said:
+                said = process.stderr.readline()
+                assert said
+            process.communicate(timeout=60)  # which ends cat(1)
+        [why] = containers.record("SessionEnded")[-1]["incomplete"]
+        assert why.startswith("names of containers: ")
+    finally:
+        remove_tree(str(containers.state / "containers"))
+
+
+@pytest.mark.as_user
+def test_K62_what_another_user_of_the_sandbox_closes_spoils_no_change_set(containers: Box) -> None:
+    """A plain caller may not read what a subordinate id has closed: it is never put in place, and the rest can be."""
+    for name in ("mine/kept", "mine/shut", "mine/tree/inner"):
+        containers.file(name, "of the host")
+    script = """
+    cd mine; mkdir data open; echo x > data/x; echo x > open/x; rm tree/inner; echo new > fine; echo new > kept
+    chown 5:6 data open open/x shut tree; chmod 700 data tree; chmod 600 shut; chmod 755 open; chmod 644 open/x
+    """
+    try:
+        done = containers.run("sh", "-c", script, options=("--review", "--apply=all"))
+    finally:
+        remove_tree(str(containers.state / "changes"))
+    assert done.returncode == 0, done
+    for name in ("data", "shut", "tree"):
+        assert f"    mine/{name}  (" in done.stderr and "another user of the sandbox owns it" in done.stderr, done
+    top = containers.workspace / "mine"
+    texts = {str(path.relative_to(top)): path.read_text() for path in top.rglob("*") if path.is_file()}
+    host = dict.fromkeys(("shut", "tree/inner"), "of the host")
+    assert texts == {"fine": "new\n", "kept": "new\n", "open/x": "x\n"} | host
+
+
 def test_K62_no_run_can_make_the_next_one_impossible(containers: Box) -> None:
     """What is kept for the command has tops that it owns: given away and closed, they are taken back at the start."""
     give = "for d in ~ /var/lib/docker /var/lib/containers; do touch $d/kept; chown 7:7 $d; chmod 0 $d; done; echo done"

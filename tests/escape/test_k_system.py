@@ -280,6 +280,22 @@ for name in ("nsswitch.conf", "hosts.evil", "localtime"):
     assert done.returncode == 1 and "evil" not in done.stderr, done  # of another workspace
 
 
+def test_K85_a_link_in_a_kept_layer_leads_no_mount_elsewhere(box: Box, tmp_path: Path) -> None:
+    """It ends the run, which says what removes it."""
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    (tree / "file").write_text("of the host")
+    options = (PERSISTENT, f"--mount={tree}:/opt/place/tree")
+    read = ("cat", "/opt/place/tree/file")
+    done = box.run(*read, options=options)  # the control
+    assert (done.returncode, done.stdout) == (0, "of the host"), done
+    script = "rm -r /opt/place && ln -s /root /opt/place"
+    assert box.run("sh", "-c", script, options=(PERSISTENT,)).returncode == 0
+    done = box.run(*read, options=options)
+    assert done.returncode == 125 and "ELOOP" in done.stderr and "membrane --reset=d" in done.stderr, done
+    assert box.run("ls", "/root/tree", options=(PERSISTENT,)).returncode == 2
+
+
 def test_K86_the_layer_is_reached_by_its_overlay_only(box: Box) -> None:
     box.policy(presets=[], home="shared")
     script = f"""

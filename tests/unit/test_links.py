@@ -13,11 +13,10 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
 def anchors(text: str) -> set[str]:
-    """As GitHub makes them of headings, without those of fenced examples, and those that a page names itself."""
+    """As GitHub makes them of headings, without those of fenced examples."""
     plain = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
     heads = [re.sub(r"[`*]", "", head).strip().lower() for head in re.findall(r"^#+ (.*)", plain, re.MULTILINE)]
-    named = re.findall(r'<a id="([\w-]+)"></a>', plain)
-    return {re.sub(r"[^\w\- ]", "", head).replace(" ", "-") for head in heads} | set(named)
+    return {re.sub(r"[^\w\- ]", "", head).replace(" ", "-") for head in heads}
 
 
 def broken(page: Path, text: str) -> list[str]:

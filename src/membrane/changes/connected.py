@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import time
 
-from .outside import program
+from .outside import program, search_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def lacking(
     os.mkdir(place, 0o700)
     try:
         _make(place, coming, stage, host, width, shallow)
-        asked = _Git(git, place, host)
+        asked = _Git(git, place, host, root)
         absent = asked.absent({*known, *tips.values(), *(name for names in lists.values() for name in names)})
         found = {path: LACKING for path, names in lists.items() if names & absent}
         found |= {path: LACKING for path, name in tips.items() if name in absent}
@@ -115,9 +115,9 @@ def _make(place: str, coming: Mapping[str, str], stage: str, host: int, width: i
 
 
 class _Git:
-    def __init__(self, git: str, place: str, host: int) -> None:
+    def __init__(self, git: str, place: str, host: int, root: str) -> None:
         self._git, self._host = git, host
-        self._environment = {**_ENVIRONMENT, "PATH": os.environ.get("PATH", "/usr/bin:/bin"), "GIT_DIR": place}
+        self._environment = {**_ENVIRONMENT, "PATH": search_path(root), "GIT_DIR": place}
         self._until = time.monotonic() + TIME
 
     def _run(self, words: Iterable[str], lines: Iterable[str]) -> subprocess.CompletedProcess[bytes]:

@@ -688,13 +688,13 @@ def index_pack(stage: str, pack: str, idx: str, width: int, *, root: str) -> str
     import subprocess
 
     from .connected import bounded
-    from .outside import program
+    from .outside import program, search_path
 
     git = program("git", root)
     if git is None:
         return "there is no git here that could check it"
     environment = {
-        "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
+        "PATH": search_path(root),
         "GIT_CONFIG_NOSYSTEM": "1",
         "GIT_CONFIG_GLOBAL": "/dev/null",
         "GIT_DIR": f"{stage}/.none",

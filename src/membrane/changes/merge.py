@@ -9,8 +9,6 @@ empty environment in a private directory, on names of ours.
 
 from __future__ import annotations
 
-import os
-
 LARGEST = 8 << 20  # bytes of each of the three
 TIME = 20  # seconds
 
@@ -23,7 +21,7 @@ def merged(base: bytes, host: bytes, inside: bytes, *, root: str) -> bytes | Non
     import subprocess
     import tempfile
 
-    from .outside import program
+    from .outside import program, search_path
 
     git = program("git", root)
     if (
@@ -37,7 +35,7 @@ def merged(base: bytes, host: bytes, inside: bytes, *, root: str) -> bytes | Non
             with open(f"{place}/{name}", "wb") as file:
                 file.write(data)
         environment = {
-            "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
+            "PATH": search_path(root),
             "GIT_CONFIG_NOSYSTEM": "1",
             "GIT_CONFIG_GLOBAL": "/dev/null",
             "GIT_DIR": f"{place}/.none",

@@ -38,12 +38,15 @@ _WHAT = {
     stat.S_IFCHR: "device",
 }
 
+CLOSED = "closed"  # a file or directory of another user of the sandbox, who lets the caller not read it
+
 
 class Side(Value):
     """What is at a name.
 
-    ``what``: "file", "directory", "link", "fifo", "socket" or "device"; ``mode``: permission bits (12); ``size``:
-    bytes; ``target``: of a link; the rest as stat(2) gives it, times in nanoseconds; ``number`` is that of a device.
+    ``what``: "file", "directory", "link", "fifo", "socket", "device" or "closed"; ``mode``: permission bits (12);
+    ``size``: bytes; ``target``: of a link; the rest as stat(2) gives it, times in nanoseconds; ``number`` is that of a
+    device.
     """
 
     what: str

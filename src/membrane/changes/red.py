@@ -39,7 +39,7 @@ from ..workspace.gitdir import find
 from ..workspace.judge import LARGEST_INDEX, LONGEST_PATH, fold_path, pointer_target, reason
 from ..workspace.programs import relative
 from ..workspace.protect import GIT_NAMES, KIND, NAMED, classify, fold, read_bounded, root_context, settled
-from .model import EXECUTE, SET_ID, Change, Side
+from .model import CLOSED, EXECUTE, SET_ID, Change, Side
 from .tree import CAPABILITY, Copy, look, open_directory
 
 TYPE_CHECKING = False
@@ -62,6 +62,7 @@ _SPECIAL = {
     "fifo": "a program that opens it waits for ever",
     "socket": "it leads to no process",
     "device": "it is a device",
+    CLOSED: "another user of the sandbox owns it and has closed it",
 }
 
 

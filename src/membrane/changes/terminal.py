@@ -13,7 +13,7 @@ import os
 import sys
 
 from . import diff
-from .outside import program
+from .outside import program, search_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,7 +44,8 @@ def page(parts: Iterable[bytes], root: str) -> None:
         pager = program(name, root)
         if pager is None:
             raise FileNotFoundError(name)
-        process = subprocess.Popen([pager, *options], stdin=subprocess.PIPE, env={"LESS": "FRX", **os.environ})
+        environment = {"LESS": "FRX", **os.environ, "PATH": search_path(root)}
+        process = subprocess.Popen([pager, *options], stdin=subprocess.PIPE, env=environment)
     except (OSError, ValueError):
         for part in parts:
             print(diff.shown(part, colour=colour), end="")

@@ -13,6 +13,8 @@ RESOLVE_BENEATH, RESOLVE_NO_SYMLINKS and RESOLVE_NO_XDEV: neither a link of the 
 anywhere, and what another file system has mounted there is not the workspace (overlayfs does not show it either).
 
 What the command closed for its owner (mode 000) is opened for the time of the reading, and put back by ``close``.
+What another user of the sandbox owns (a subordinate id of the caller's) and has closed cannot be read: it is "closed",
+one change that is never put in place, and nothing is known of what is below it.
 
 A hidden name does not exist in the copy.  What the command made there is listed as never to be put in place, and what
 the host has there is neither read nor deleted.
@@ -26,7 +28,7 @@ import stat
 
 from ..errors import HostError
 from ..host import syscalls
-from .model import Change, Side, side
+from .model import CLOSED, Change, Side, side
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -281,21 +283,36 @@ class Copy:
 
     def _layer(self, layer: int, path: str) -> Side | None:
         there = look(self.layers[layer], path)
-        return None if there is None else self._as_made(there)
+        return None if there is None else self._as_made(layer, path, there)
 
-    def _as_made(self, there: Side) -> Side:
-        """With the mode that the command gave it."""
+    def _as_made(self, layer: int, path: str, there: Side) -> Side:
+        """With the mode that the command gave it, and "closed" where the caller can neither read nor open it."""
+        if there.uid != os.geteuid() != 0 and there.what in ("file", "directory"):
+            return there if self._is_readable(layer, path, there) else there.replace(what=CLOSED)
         kept = self._closed.get((there.device, there.inode))
         return there if kept is None else there.replace(mode=kept[2])
 
+    def _is_readable(self, layer: int, path: str, there: Side) -> bool:
+        try:
+            fd = open_below(self.layers[layer], path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+            try:
+                if there.what == "directory":
+                    os.stat(".", dir_fd=fd)  # search permission
+            finally:
+                os.close(fd)
+        except PermissionError:
+            return False
+        return True
+
     def _open_up(self, layer: int, path: str) -> None:
-        """Let the caller read what the command has closed for its owner, until ``close``; root can as it is."""
+        """Let the caller read what the command has closed for its owner, until ``close``; root can as it is, and what
+        is another user's is not the caller's to open."""
         if os.geteuid() == 0:
             return
         handle = open_below(self.layers[layer], path, os.O_PATH)
         try:
             status = os.fstat(handle)
-            if (status.st_dev, status.st_ino) in self._closed:
+            if (status.st_dev, status.st_ino) in self._closed or status.st_uid != os.geteuid():
                 return
             mode = stat.S_IMODE(status.st_mode)
             rights = stat.S_IRWXU if stat.S_ISDIR(status.st_mode) else stat.S_IRUSR
@@ -450,7 +467,7 @@ class Copy:
                 for entry in listing:
                     there = look_at(fd, entry.name)
                     if there is not None:
-                        out.append((entry.name, self._as_made(there)))
+                        out.append((entry.name, self._as_made(layer, f"{path}/{entry.name}".lstrip("/"), there)))
                     if len(out) > MOST_CHANGES:
                         raise TooMuch("list the changes", f"more than {MOST_CHANGES} names differ")
         finally:
@@ -495,6 +512,7 @@ class Copy:
         hidden = self.is_hidden(path)
         never: tuple[str, ...] = ("a rule hides this name, and the host's file stays",) if hidden else ()
         before: Side | None = None
+        kind: Kind
         if compared and not hidden:
             try:
                 before = look_at(*self._base.of(path))
@@ -507,6 +525,11 @@ class Copy:
             if before is not None:
                 self._gone(out, path)
             return []
+        if there.what == CLOSED:
+            self._moved = True
+            kind = "added" if before is None else "changed"
+            out.append(Change(path, kind, before, there, layer, content=True, never=never))
+            return []
         if there.what == "directory":
             both = before is not None and before.what == "directory"
             if before is None:
@@ -517,7 +540,7 @@ class Copy:
                 assert before is not None
                 names = self._attributes(layer, path)
                 if before.mode != there.mode or names:
-                    kind: Kind = "mode" if before.mode != there.mode else "attributes"
+                    kind = "mode" if before.mode != there.mode else "attributes"
                     if kind == "attributes":
                         never = (*never, "attributes and access lists of directories are not put in place")
                     out.append(Change(path, kind, before, there, layer, attributes=names, never=never))

@@ -371,6 +371,8 @@ def _host_error(failed: Failure) -> HostError:
         elif number in (errno.ENOSPC, errno.EUSERS):
             cause += f" (user.max_user_namespaces = {_setting('user/max_user_namespaces') or 'unknown'})"
             fix = ("sudo sysctl user.max_user_namespaces=63000",)
+    elif number == errno.ELOOP:  # where the plan has a place: in a kept home, or a layer over system trees
+        fix = ("membrane --reset=d   # asks before it removes what earlier commands have left there",)
     elif step == PROC:
         fix = (
             "in a container, uncover /proc (--security-opt systempaths=unconfined): membrane setup container docker",

@@ -261,8 +261,9 @@ class Boundary(ABC):
         if self.policy.limits.disk and (kept := mounts.kept(self.plan.mounts, facts.state)):
             from ..host.usage import Usage
 
-            limit, nested = self.policy.limits.disk, self.policy.containers == "nested"
-            self._usage = Usage(facts.state, kept, limit, subordinate=nested)
+            # Of containers, and of other users of a layer over system trees.
+            subordinate = self.policy.containers == "nested" or self.policy.system != "read-only"
+            self._usage = Usage(facts.state, kept, self.policy.limits.disk, subordinate=subordinate)
         if self.policy.secrets or self.policy.masks:
             from . import secrets, sources
 
@@ -860,6 +861,8 @@ class Boundary(ABC):
                     handler()
             if self._contained is not None:
                 self._contained.step()
+                if self._contained.lacks:
+                    self._name_no_more()
             self._guard_files()
             if self.log.waits:
                 self.log.flush()
@@ -890,6 +893,14 @@ class Boundary(ABC):
             self._warn(f"the record does not name containers: {error.strerror}")
             return
         self._watch(self._contained.fileno(), self._contained.on_change)
+
+    def _name_no_more(self) -> None:
+        """The bounds of what names containers are reached: it ends, and the record says so."""
+        assert self._contained is not None
+        self._unwatch(self._contained.fileno())
+        self._contained.close()
+        why, self._contained = self._contained.lacks, None
+        self._lacks("names of containers", why)
 
     def _guard_files(self) -> None:
         for guard in self.guards:

@@ -8,8 +8,9 @@ inotify(7) reports; what was there before is read at the start.  So it does not 
 a container was made, and no engine is asked.
 
 All of it is the sandbox's: a directory may be a link, a file a pipe, large, or no JSON.  Nothing outside of the storage
-is opened (openat2(2), no links), a file is read once and to a bound, and after ``MOST_READS`` files no more are.  The
-process that a name belongs to is found by its id (``record.contained``), so a wrong name is wrong within the sandbox.
+is opened (openat2(2), no links), a file is read once and to a bound, and after ``MOST_READS`` files no more are.  A
+bound that is reached ends it, and the record says so (``lacks``).  The process that a name belongs to is found by its
+id (``record.contained``), so a wrong name is wrong within the sandbox.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ _TURN, _READS = 64, 2  # places, and files that are read, at a time; the loop of
 _LONGEST = 256  # characters of a name
 _HEADER = struct.Struct("=iIII")  # struct inotify_event
 _DOCKER, _PODMAN = "config.v2.json", "containers.json"
+_ROOTS = ((0, ""), (1, ""))
 
 
 class Containers:
@@ -50,9 +52,10 @@ class Containers:
         self._fd = sc.inotify_init()
         self._roots = tuple(os.open(store, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) for store in stores)
         self._watched: dict[int, tuple[int, str]] = {}  # watch: store, place in it
-        self._waiting: list[tuple[int, str]] = [(0, ""), (1, "")]  # places to be looked at
+        self._waiting = dict.fromkeys(_ROOTS)  # places to be looked at, each once
         self._seen: set[str] = set()
         self._reads = 0
+        self.lacks = ""  # why later containers may have no name on the record
 
     def fileno(self) -> int:
         """Readable when something has changed."""
@@ -75,12 +78,12 @@ class Containers:
             at += _HEADER.size + length
             name = os.fsdecode(data[at - length : at].rstrip(b"\0"))
             if mask & sc.IN_Q_OVERFLOW:
-                self._waiting = [(0, ""), (1, "")]
+                self._waiting = dict.fromkeys(_ROOTS)
             elif mask & sc.IN_IGNORED:
                 self._watched.pop(watch, None)
-            elif watch in self._watched and len(self._waiting) < MOST_READS:
+            elif watch in self._watched:
                 store, place = self._watched[watch]
-                self._waiting.append((store, os.path.join(place, name)))
+                self._later(store, os.path.join(place, name))
 
     def step(self) -> None:
         """Look at some of the places that wait."""
@@ -88,7 +91,8 @@ class Containers:
         for _ in range(_TURN):
             if not self._waiting or self._reads - before >= _READS:
                 break
-            store, place = self._waiting.pop(0)
+            store, place = next(iter(self._waiting))
+            del self._waiting[store, place]
             names = place.split("/") if place else []
             if store == 0:
                 self._docker(names)
@@ -96,6 +100,14 @@ class Containers:
                 self._podman(names)
         if self._reads >= MOST_READS:
             self._waiting.clear()
+            self.lacks = f"{MOST_READS} files of the engines were read; containers from here on may have no name"
+
+    def _later(self, store: int, place: str) -> None:
+        """Look at a place: not now, as the directory of it may come again and again with other names in it."""
+        if len(self._waiting) < MOST_READS:
+            self._waiting[store, place] = None
+        else:
+            self.lacks = f"more than {MOST_READS} places of the engines changed at once"
 
     def close(self) -> None:
         for fd in (self._fd, *self._roots):
@@ -110,7 +122,9 @@ class Containers:
                 self._docker(["containers"])
             case ["containers"]:
                 self._watch(0, "containers")
-                self._waiting += [(0, f"containers/{each}") for each in self._list(0, "containers") if is_id(each)]
+                for each in self._list(0, "containers"):
+                    if is_id(each):
+                        self._later(0, f"containers/{each}")
             case ["containers", name] if is_id(name) and name[:SHORT] not in self._seen:
                 self._watch(0, f"containers/{name}")
                 self._docker(["containers", name, _DOCKER])
@@ -127,7 +141,8 @@ class Containers:
                 self._podman(["storage"])
             case ["storage"]:
                 self._watch(1, "storage")
-                self._waiting += [(1, f"storage/{each}") for each in self._list(1, "storage")]
+                for each in self._list(1, "storage"):
+                    self._later(1, f"storage/{each}")
             case ["storage", driver] if driver.endswith("-containers"):  # of overlay or vfs
                 self._watch(1, f"storage/{driver}")
                 self._podman(["storage", driver, _PODMAN])
@@ -142,7 +157,11 @@ class Containers:
 
     def _add(self, engine: str, name: Any, shown: Any, image: Any) -> None:
         texts = isinstance(name, str) and isinstance(shown, str) and isinstance(image, str)
-        if texts and is_id(name) and name[:SHORT] not in self._seen and len(self._seen) < MOST_CONTAINERS:
+        if not texts or not is_id(name) or name[:SHORT] in self._seen:
+            return
+        if len(self._seen) >= MOST_CONTAINERS:
+            self.lacks = f"{MOST_CONTAINERS} containers have a name; more get none"
+        else:
             self._seen.add(name[:SHORT])
             self._report(ContainerSeen(name[:SHORT], shown.lstrip("/")[:_LONGEST], image[:_LONGEST], engine))
 
@@ -153,6 +172,7 @@ class Containers:
 
     def _watch(self, store: int, place: str) -> None:
         if len(self._watched) >= MOST_CONTAINERS:
+            self.lacks = f"{MOST_CONTAINERS} directories of the engines are watched, and no more"
             return
         try:
             fd = self._open(store, place, os.O_PATH | os.O_DIRECTORY)
@@ -182,7 +202,10 @@ class Containers:
             return
         try:
             with os.scandir(fd) as found:
-                for entry, _ in zip(found, range(MOST_CONTAINERS), strict=False):
+                for number, entry in enumerate(found):
+                    if number >= MOST_CONTAINERS:
+                        self.lacks = f"more than {MOST_CONTAINERS} names in a directory of the engines"
+                        return
                     yield entry.name
         finally:
             os.close(fd)

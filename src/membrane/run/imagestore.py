@@ -40,7 +40,7 @@ from .images import FILES, Kept, Named, Record, find, kept_as, key_of, place_of,
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from ..messages import Message
 
@@ -141,13 +141,15 @@ def pull(
         say: takes lines for a person.
         again: also where another process has fetched it while this one waited.
         platform: of the image; empty: this machine's.
-        writable: trees that commands write; a link in one of them leads to no image.
+        writable: trees that commands write beside the current directory, without links: no program of theirs runs,
+            and no link in one leads to an image.
 
     Raises:
         HostError: it cannot be had, or is none.
     """
     kind, rest = grammar.parse_image(reference)
     place, name = place_of(state), key_of(reference, platform)
+    roots = (os.path.realpath(os.getcwd()), os.path.realpath(state), *writable)
     meter = Meter(-1 if say is quiet else 2)
     with _Lock(place, say):
         _tidy(place)
@@ -158,7 +160,7 @@ def pull(
             return kept
         stamp = stamp_of(reference)
         if kind in IMAGE_PATHS:
-            rest = _resolved(rest, writable)
+            rest = _resolved(rest, roots)
 
         def step(number: int, count: int) -> None:
             meter.show(f"layer {number} of {count} of {reference}", now=True)
@@ -180,7 +182,7 @@ def pull(
             else:
                 say(f"fetching the image {reference}")
                 work = f"{place}/fetching/{name}"
-                _copy(f"{_TRANSPORTS[kind]}{rest}", work, reference, platform, meter)
+                _copy(f"{_TRANSPORTS[kind]}{rest}", work, reference, platform, meter, roots)
                 try:
                     found = imagefiles.read(work, f"{place}/layers", platform, step)
                 finally:
@@ -212,13 +214,17 @@ def _resolved(path: str, writable: Sequence[str]) -> str:
     return os.path.realpath(path)
 
 
-def _copy(source: str, work: str, reference: str, platform: str, meter: Meter) -> None:
-    """Have skopeo write the image as an OCI layout; blobs that are in ``work`` are not fetched again."""
+def _copy(source: str, work: str, reference: str, platform: str, meter: Meter, roots: Iterable[str]) -> None:
+    """Have skopeo write the image as an OCI layout; blobs that are in ``work`` are not fetched again.
+
+    It starts helpers by name (credentials, newuidmap): like itself none is of ``roots``.
+    """
     import resource
-    import shutil
     from contextlib import suppress
 
-    program = shutil.which("skopeo")
+    from ..changes import outside
+
+    program = outside.program("skopeo", *roots)
     if program is None:
         raise HostError(
             "fetch the image",
@@ -242,7 +248,10 @@ def _copy(source: str, work: str, reference: str, platform: str, meter: Meter) -
         form.append(f"--src-daemon-host={os.environ['DOCKER_HOST']}")
     words = [program, *chosen, "copy", f"--retry-times={_AGAIN}", "--remove-signatures", *form]
     words += [source, f"oci:{work}:image"]
-    process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    environment = {**os.environ, "PATH": outside.search_path(*roots)}
+    process = subprocess.Popen(
+        words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment
+    )
     try:
         for limit, most in ((resource.RLIMIT_FSIZE, MOST_BYTES), (resource.RLIMIT_CPU, _SECONDS)):
             with suppress(ProcessLookupError, ValueError):  # it has ended; the caller's own is lower

@@ -194,7 +194,7 @@ def _image(policy: Policy, *, speaks: bool) -> Use:
         say = _say if speaks else imagestore.quiet
         workspace = os.path.realpath(os.getcwd())
         mounted = [mounts.absolute(rule.path, workspace) for rule in policy.mounts if rule.mode == "rw" and rule.path]
-        writable = (workspace, *mounted)
+        writable = [os.path.realpath(path) for path in mounted]
         return imagestore.pull(state, policy.image, say, again=False, platform=policy.platform, writable=writable)
 
     return images.need(state, policy.image, fetch, policy.platform)

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from .doctor import Row
     from .options import Invocation
 
+_SYSTEM = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 PATIENCE = 30.0  # seconds for one answer of the engine
 _PROFILE = "seccomp.json"
 TRIES = 16  # to hand a run over, each after a longer wait
@@ -155,7 +156,7 @@ def run(invocation: Invocation, policy: Policy, workspace: str, state: str) -> i
     os.close(alive)
     for fd in (lives, lock):
         os.set_inheritable(fd, True)
-    os.execv(engine, words)
+    os.execve(engine, words, _environment(engine))
 
 
 def join(found: SessionRecord, command: Sequence[str], state: str) -> int:
@@ -176,6 +177,7 @@ def join(found: SessionRecord, command: Sequence[str], state: str) -> int:
     steering = subprocess.Popen(
         [engine, "exec", "--interactive", name, *inside, "steer", token],
         bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
+        env=_environment(engine),
     )  # fmt: skip
     assert steering.stdin is not None and steering.stdout is not None
     if not steering.stdout.read(1):
@@ -192,7 +194,9 @@ def join(found: SessionRecord, command: Sequence[str], state: str) -> int:
     # Not in our process group, where it would get the signals that go to the one inside; but a terminal is read
     # by the group that has it, and passes the keys on.
     client = subprocess.Popen(
-        [*words, *inside, "join", token, found.id, *command], process_group=None if os.isatty(0) else 0
+        [*words, *inside, "join", token, found.id, *command],
+        process_group=None if os.isatty(0) else 0,
+        env=_environment(engine),
     )
     code = client.wait()
     steering.stdin.close()
@@ -356,6 +360,12 @@ def _client(name: str, writable: list[str]) -> str:
     return ""
 
 
+def _environment(engine: str) -> dict[str, str]:
+    """For a client of an engine, which starts others by name (podman newuidmap and conmon, docker its plugins): none
+    of a directory of PATH that a command may have filled."""
+    return {**os.environ, "PATH": os.pathsep.join(dict.fromkeys((os.path.dirname(engine), *_SYSTEM)))}
+
+
 def _engine(name: str, writable: list[str]) -> str:
     """Path of the client, whose engine answers, is on this machine and has the image.
 
@@ -419,8 +429,9 @@ def features() -> list[Row]:
 
 def _ask(engine: str, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [engine, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
+        [engine, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE, check=False,
+        env=_environment(engine),
+    )  # fmt: skip
 
 
 def _trees(policy: Policy, workspace: str, state: str, of_engines: list[str]) -> list[carrier.Tree]:
@@ -652,7 +663,10 @@ def _hand_over(engine: str, frame: Frame, name: str, state: str, alive: int) -> 
 def _try(engine: str, frame: Frame, name: str, alive: int) -> subprocess.Popen[bytes] | None:
     """Hand the frame over once; None: nobody took it, or ``docker run`` has ended."""
     words = [engine, "exec", "--interactive", name, "python3", "-I", "-m", carrier.MODULE, "hand"]
-    line = subprocess.Popen(words, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    line = subprocess.Popen(
+        words, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        env=_environment(engine),
+    )  # fmt: skip
     assert line.stdin is not None and line.stdout is not None
     data = frame.dump()
     try:

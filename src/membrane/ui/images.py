@@ -42,7 +42,7 @@ def main(invocation: Invocation, state: str, say: Callable[[str], None]) -> int:
         platform = grammar.parse_platform(text) if (text := invocation.last("platform")) else ""
     except Malformed as error:
         raise PolicyError("choose a platform", str(error), target=text) from None
-    kept = imagestore.pull(state, reference, say, platform=platform, writable=(os.path.realpath(os.getcwd()),))
+    kept = imagestore.pull(state, reference, say, platform=platform)
     print(f"{escape(reference)} {kept.digest}, {len(kept.layers)} layers")
     return 0
 

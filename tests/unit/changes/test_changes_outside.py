@@ -10,7 +10,7 @@ import pytest
 from copies import Workspace, engine
 from test_changes_git import inside, repository
 
-from membrane.changes.outside import program
+from membrane.changes.outside import program, search_path
 
 
 def fake(path: Path) -> None:
@@ -41,6 +41,22 @@ def test_directories_of_the_workspace_are_passed_over(tmp_path: Path, monkeypatc
 
 @pytest.mark.needs_kernel("overlayfs in a user namespace")
 @pytest.mark.needs_tool("git")
+def test_what_looks_for_programs_itself_gets_a_path_without_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, outside = tmp_path / "work", tmp_path / "outside"
+    (root / "bin").mkdir(parents=True)
+    outside.mkdir()
+    (tmp_path / "link").symlink_to(root / "bin")
+    (tmp_path / "workshop").mkdir()  # the control: the name only begins like it
+    places = [root / "bin", root, tmp_path / "link", "bin", "", outside, root / "missing", tmp_path / "workshop"]
+    monkeypatch.setenv("PATH", ":".join(map(str, places)))
+    assert search_path(str(root)) == f"{outside}:{tmp_path}/workshop"
+    assert search_path(str(root), str(outside)) == f"{tmp_path}/workshop"
+    fake(outside / "git")
+    assert program("git", str(root)) == str(outside / "git") and program("git", str(root), str(outside)) is None
+
+
 def test_no_git_of_the_workspace_takes_part_in_an_apply(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An activated virtual environment of the workspace is the first directory of PATH."""
     workspace: Workspace = repository(tmp_path / "w")

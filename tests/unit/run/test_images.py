@@ -265,7 +265,7 @@ def test_foreign_programs_need_an_interpreter_that_is_open_already(
     assert not images._runs("linux/none") and not images._runs("linux")
 
 
-def test_no_link_that_a_command_can_make_leads_to_an_image(tmp_path: Path) -> None:
+def test_no_link_that_a_command_can_make_leads_to_an_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Links of a person are followed on the way to such a tree, and elsewhere."""
     state, outside, tree = str(tmp_path / "state"), tmp_path / "outside", tmp_path / "tree"
     layout = image(outside / "image", ONE)
@@ -289,4 +289,8 @@ def test_no_link_that_a_command_can_make_leads_to_an_image(tmp_path: Path) -> No
                 imagestore.pull(state, name.format(way), writable=(str(tree),))
     for name in (f"oci:{tree}/good", f"oci:{tmp_path}/way/good", f"oci:{layout}"):
         assert imagestore.pull(state, name, writable=(str(tree),)).layers
+    with monkeypatch.context() as inside:
+        inside.chdir(tree)  # the workspace
+        with pytest.raises(HostError, match="symbolic link is on the way"):
+            imagestore.pull(state, f"oci:{tree}/own")
     assert imagestore.pull(state, f"oci:{tree}/own").layers  # the control: without the rule it is followed

@@ -296,3 +296,30 @@ def test_a_terminal_sees_how_far_it_is_and_no_escape_sequence_of_a_registry(gate
     assert "404" in refused and "\x1b]" not in refused and "\x07" not in refused, refused
     gate.closed = ""
     assert "layer 2 of 2" in shown()
+
+
+@pytest.mark.parametrize("place", ["workspace", "mounted", "elsewhere"])
+@pytest.mark.parametrize("name", ["skopeo", "helper"])
+def test_no_program_of_the_workspace_fetches_an_image(
+    place: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither what is called nor what that calls by name; an activated environment puts PATH first (the control)."""
+    ran = tmp_path / "ran"
+    real = tmp_path / "bin"
+    planted = tmp_path / place / "bin"
+    for directory in (tmp_path / "workspace", real, planted):
+        directory.mkdir(parents=True, exist_ok=True)
+    (real / "skopeo").write_text("#!/bin/sh\nhelper\nexit 1\n")
+    (real / "helper").write_text("#!/bin/sh\n")
+    (planted / name).write_text(f"#!/bin/sh\ntouch {ran}\nexit 1\n")
+    for path in (real / "skopeo", real / "helper", planted / name):
+        path.chmod(0o755)
+    monkeypatch.chdir(tmp_path / "workspace")
+    link = tmp_path / "link"
+    link.symlink_to(planted)
+    for first in (planted, link, *([Path("bin")] if place == "workspace" else [])):
+        ran.unlink(missing_ok=True)
+        monkeypatch.setenv("PATH", f"{first}:{real}:/usr/bin:/bin")
+        with pytest.raises(HostError, match="skopeo ended with 1"):
+            imagestore.pull(str(tmp_path / "state"), "localhost:1/x", writable=[f"{tmp_path}/mounted"])
+        assert ran.exists() is (place == "elsewhere")

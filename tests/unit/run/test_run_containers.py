@@ -160,11 +160,14 @@ def test_containers_and_reads_are_bounded(world: World, monkeypatch: pytest.Monk
         world.container(f"{number:064x}"[::-1], config("x" * 1000))
     world.begin()
     assert len(world.found) == 3 and {len(each.name) for each in world.found} == {256}
+    assert world.watcher is not None and world.watcher.lacks.startswith("3 directories of the engines are watched")
+    world.watcher.lacks = ""
     monkeypatch.setattr(containers, "MOST_READS", 0)
     monkeypatch.setattr(containers, "MOST_CONTAINERS", 100)
     world.container(ONE, config("late"))
     world.look()
     assert len(world.found) == 3
+    assert world.watcher.lacks.startswith("0 files of the engines were read; ")
 
 
 def test_a_turn_reads_few_files_however_many_there_are(world: World) -> None:
@@ -188,3 +191,29 @@ def test_a_file_that_is_replaced_for_ever_stops_no_turn(world: World) -> None:
     world.watcher.on_change()
     world.look()
     assert not world.found and not world.watcher.waits
+
+
+def test_what_waits_is_bounded_while_a_directory_comes_again_and_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time it brings all names in it."""
+    monkeypatch.setattr(containers, "MOST_READS", 100)
+    world.begin()
+    assert world.watcher is not None
+    directory, other = world.docker / "containers", world.docker / "other"
+    directory.mkdir()
+    for number in range(90):
+        (directory / f"{number:064x}").mkdir()
+    for _ in range(80):
+        directory.rename(other)
+        other.rename(directory)
+    world.watcher.on_change()
+    most = 0
+    while world.watcher.waits:
+        world.watcher.step()
+        most = max(most, len(world.watcher._waiting))
+    assert 0 < most <= 100 and not world.watcher.lacks
+    world.container(ONE, config("late"))  # control: it goes on
+    monkeypatch.setattr(containers, "MOST_READS", 1000)
+    world.look()
+    assert [name for _id, name, _image, _engine in world.names] == ["late"]

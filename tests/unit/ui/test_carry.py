@@ -245,6 +245,20 @@ def test_a_client_that_a_command_could_have_made_is_not_executed(mac: Mac) -> No
     assert (mac.record / "planted").exists()
 
 
+def test_what_a_client_starts_by_name_is_none_that_a_command_could_have_made(mac: Mac) -> None:
+    """As podman starts newuidmap(1), and docker its plugins."""
+    mac.client(CLIENT.replace("#!/bin/sh\n", "#!/bin/sh\nhelper\n"))
+    for place, said in ((mac.workspace / "bin", "planted"), (mac.home / "bin", "own")):
+        place.mkdir(exist_ok=True)
+        (place / "helper").write_text(f"#!/bin/sh\ntouch {mac.record}/{said}\n")
+        (place / "helper").chmod(0o755)
+    mac.environ["PATH"] = f"{mac.workspace}/bin:{mac.environ['PATH']}"
+    assert mac.run("--", "x").returncode == 5
+    mac.run("gc"), mac.run("doctor")
+    assert not (mac.record / "planted").exists()
+    assert (mac.record / "own").exists()  # the control: beside the client it is found
+
+
 def test_a_file_system_that_takes_one_case_for_another_is_known(tmp_path: Path) -> None:
     def folding(path: str) -> os.stat_result:
         """lstat(2) as on such a file system."""

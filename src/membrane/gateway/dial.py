@@ -29,7 +29,7 @@ from _socket import (
     TCP_NODELAY,
 )
 from _socket import socket as Socket
-from errno import EINPROGRESS
+from errno import ECONNREFUSED, EINPROGRESS
 
 from .connection import guarded
 from .listener import WITHIN_HOST
@@ -66,6 +66,13 @@ CONNECT = 20.0  # seconds for all addresses of one name together with the proxy'
 ATTEMPT = 5.0  # seconds for one address while there are others
 ALL = IN | PRI | OUT | RDHUP | EDGE
 _RESOLVING, _CONNECTING, _GREETING, _OVER = range(4)
+
+
+def _why(address: str, code: int) -> str:
+    """An errno of connect(2) as the summary and the client of an HTTP request see it."""
+    if code == ECONNREFUSED:
+        return f"connection refused by {address}"
+    return f"{address}: {os.strerror(code)}"
 
 
 class Dialler:
@@ -169,7 +176,7 @@ class Dial:
                 self._greet()
             elif mask & (ERR | HUP) and (code := socket.getsockopt(SOL_SOCKET, SO_ERROR)):
                 self._dialler.attempt.end(self)
-                self._go_on(os.strerror(code))
+                self._go_on(_why(self._owner.address, code))
             elif mask & (OUT | ERR | HUP):
                 self._connected(socket)
         except Exception as error:
@@ -184,7 +191,7 @@ class Dial:
     @guarded
     def try_next(self) -> None:
         """This address does not answer and there are others."""
-        self._go_on(f"no answer within {ATTEMPT:.0f} s")
+        self._go_on(f"{self._owner.address}: no answer within {ATTEMPT:.0f} s")
 
     # ------------------------------------------------------------ one address after the other
 
@@ -219,7 +226,7 @@ class Dial:
                 socket.setsockopt(IPPROTO_TCP, TCP_CONGESTION, WITHIN_HOST)
             code = socket.connect_ex((address, self._port))
             if code not in (0, EINPROGRESS):
-                self._failures.append(f"{address}: {os.strerror(code)}")
+                self._failures.append(_why(address, code))
                 socket.close()
                 continue
             self._await(socket)
@@ -234,7 +241,7 @@ class Dial:
 
     def _go_on(self, why: str) -> None:
         """This address leads nowhere: try the next."""
-        self._failures.append(f"{self._owner.address}: {why}")
+        self._failures.append(why)
         self._drop()
         self._next()
 

@@ -129,7 +129,7 @@ def _namespace_fix(error: OSError) -> str:
         return "sudo sysctl kernel.unprivileged_userns_clone=1"
     if _setting("user/max_user_namespaces") == "0" or error.errno in (errno.ENOSPC, errno.EUSERS):
         return "sudo sysctl user.max_user_namespaces=63000"
-    return confined()[1] if error.errno == errno.EPERM else ""
+    return confined((error.strerror or "").partition(":")[0])[1] if error.errno == errno.EPERM else ""
 
 
 def _enter(kinds: int) -> None:

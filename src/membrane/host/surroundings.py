@@ -18,6 +18,10 @@ CONTAINER_FIX = (
     "start the container with two more options: membrane setup container docker (or podman, kubernetes, ...); "
     "or use what needs none, and binds less: membrane --backend landlock"
 )
+CHROOT_FIX = (
+    "use pivot_root or a container instead of the chroot; or use what needs no namespace, and binds less: "
+    "membrane --backend landlock"
+)
 
 
 def another() -> str | None:
@@ -26,7 +30,7 @@ def another() -> str | None:
     By the directory that each view has and only root could make outside: a variable can be set by everybody, and left
     out.  What is decided by it is what a person reads; a boundary is neither made nor left out for it.
     """
-    return os.environ.get("MEMBRANE_SESSION", "") if _filtered() and os.path.isdir(MASK_SOURCE) else None
+    return os.environ.get("MEMBRANE_SESSION", "") if _mode() == "2" and os.path.isdir(MASK_SOURCE) else None
 
 
 def container() -> str:
@@ -39,13 +43,13 @@ def container() -> str:
     return ""
 
 
-def _filtered() -> bool:
-    """Is a seccomp filter in force for this process (proc_pid_status(5), Seccomp)?"""
+def _mode() -> str:
+    """The seccomp mode of this process (proc_pid_status(5), Seccomp): "0", or "2" for a filter; "" without /proc."""
     try:
         with open("/proc/self/status") as status:
-            return any(line.split() == ["Seccomp:", "2"] for line in status)
+            return next((line.split()[1] for line in status if line.startswith("Seccomp:")), "")
     except OSError:
-        return False
+        return ""
 
 
 def _changed_root() -> bool:
@@ -57,15 +61,19 @@ def _changed_root() -> bool:
         return False
 
 
-def confined() -> tuple[str, str]:
-    """Why this process is refused namespaces, as far as it can be seen, and what to do; empty when nothing is seen."""
+def confined(call: str = "unshare") -> tuple[str, str]:
+    """Why ``call`` answered EPERM though no sysctl forbids user namespaces, and what to do; empty: nothing is seen."""
     session = another()
     if session is not None:
         which = f", session {escape(session)}" if session else ""
         return f"this is already inside of another membrane{which}", INSIDE_FIX
     if _changed_root():
-        return "this is a chroot, where the kernel makes no user namespace", "use pivot_root or a container instead"
-    where = container()
-    if where or _filtered():
+        return "this is a chroot, where the kernel makes no user namespace", CHROOT_FIX
+    where, mode = container(), _mode()
+    if call == "unshare" and mode == "0":
+        # What is left of create_user_ns() in kernel/user_namespace.c.  Below a mount of its own a chroot looks like any
+        # other root, and an engine forbids namespaces by a filter: its mark alone, in a copied tree, is no reason.
+        return "no seccomp filter forbids it, so this is a chroot, or a security module does", CHROOT_FIX
+    if where or mode == "2":
         return f"{where or 'a seccomp filter'} forbids it", CONTAINER_FIX
     return "", ""

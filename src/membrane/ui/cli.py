@@ -428,6 +428,12 @@ def _check(invocation: Invocation) -> int:
     from . import show
 
     policy = _load(invocation, ()).policy
+    if invocation.has("list"):
+        if invocation.has("json"):
+            print(show.as_json(show.policy_data(policy, show.HOST_FIELDS)))
+        else:
+            _print(show.host_rules(policy, _home()))
+        return 0
     host = facts_for(policy)
     found = check.check(invocation.words[0], invocation.last("method"), policy, host)
     try:

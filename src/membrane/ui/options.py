@@ -145,6 +145,14 @@ OPTIONS: tuple[Option, ...] = (
         example="membrane check https://api.example.com/v1/messages -X POST",
     ),
     Option(
+        "list",
+        "question",
+        "instead: every host rule in force, and where it was written",
+        "command",
+        rare=True,
+        example="membrane check --list",
+    ),
+    Option(
         "kind",
         "choose",
         "events of this kind: process, file, conn, access, ...",
@@ -254,11 +262,11 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "check",
-        "TARGET [-X METHOD] [--json] [OPTIONS]",
+        "TARGET|--list [-X METHOD] [--json] [OPTIONS]",
         "ask whether a host, port, URL, address, path or socket is allowed, and by which rule",
         ("membrane check https://api.example.com/v1/messages -X POST", "membrane check .env"),
         scopes=("policy", "own"),
-        options=("method", "json"),
+        options=("method", "list", "json"),
         words="target",
     ),
     Command(
@@ -647,6 +655,10 @@ def _check_words(command: Command, words: list[str], given: dict[str, tuple[str,
             raise UsageError("parse the command line", f"usage: {of} {command.usage}", fix=command.example)
         return
     if command.words == "changes":
+        return
+    if command.words == "target" and "list" in given:
+        if words or "method" in given:
+            raise UsageError("parse the command line", f"{of} --list takes no target and no method")
         return
     if command.words == "target" and not words:
         raise UsageError("parse the command line", f"{of} needs a target", fix=command.example)

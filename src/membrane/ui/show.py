@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..plan.model import SandboxPlan
+    from ..policy.keys import Field
     from ..policy.model import Origin, Policy, Verdict
     from ..run.check import Answer
     from ..run.registry import SessionRecord
@@ -355,8 +356,15 @@ def _identity(plan: SandboxPlan) -> str:
 # ---------------------------------------------------------------- config
 
 
-def policy_data(policy: Policy) -> dict[str, Any]:
-    """The JSON object of ``membrane config show --json``: the policy, field by field, without values of variables."""
+HOST_FIELDS = ("allow", "deny")  # of the policy: what ``membrane check --list`` prints
+
+
+def policy_data(policy: Policy, fields: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The JSON object of ``membrane config show --json``: the policy, field by field, without values of variables.
+
+    Args:
+        fields: only these; empty: all.
+    """
 
     def data(value: Any) -> Any:
         if isinstance(value, tuple):
@@ -367,20 +375,30 @@ def policy_data(policy: Policy) -> dict[str, Any]:
             return {name: data(getattr(value, name)) for name in value.field_names}
         return value
 
-    return {name: data(getattr(policy, name)) for name in policy.field_names}
+    return {name: data(getattr(policy, name)) for name in fields or policy.field_names}
 
 
 def policy(policy: Policy, home: str) -> list[str]:
     """The text of ``membrane config show``: each rule in force and where it was written."""
+    rows = _rules(policy, FIELDS, home)
+    rows += [("level", escape(tilde(level, home)), "") for level in policy.levels]
+    rows.append(("digest", policy.digest, ""))
+    return table(rows, "")
+
+
+def host_rules(policy: Policy, home: str) -> list[str]:
+    """The text of ``membrane check --list``: the hosts of the policy, the built-in ones too, and their source."""
+    return table(_rules(policy, [field for field in FIELDS if field.name in HOST_FIELDS], home), "")
+
+
+def _rules(policy: Policy, fields: Iterable[Field], home: str) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
-    for field in FIELDS:
+    for field in fields:
         for item in items(policy, field) if field.label else ():
             words = escape(tilde(item, home)) if isinstance(item, str) else field.shown(item)
             origin = getattr(item, "origin", None)
             rows.append((field.label, words, "" if origin is None else place(origin, home)))
-    rows += [("level", escape(tilde(level, home)), "") for level in policy.levels]
-    rows.append(("digest", policy.digest, ""))
-    return table(rows, "")
+    return rows
 
 
 # ---------------------------------------------------------------- doctor, ps

@@ -207,7 +207,7 @@ def scan(
         root: the workspace, absolute, symbolic links resolved.
         rules: the path rules of the policy, in order.
         cache_file: where the index is kept between runs; None: nowhere.
-        progress: called with the number of names listed so far, when the walk takes longer than a second.
+        progress: called with the number of names listed so far, once for each further second that the walk takes.
         open_sockets: those of others may be reached (``unix_sockets: all``).
         subordinate: the command is root over the caller's subordinate ids; see ``closed``.
 
@@ -411,6 +411,7 @@ def walk(
                     look_at = PROGRESS_EVERY
                     if time.monotonic() - since > PROGRESS_AFTER:
                         progress(listed)
+                        since = time.monotonic()
         entries[path] = entry
         if entry[5]:
             stack += entry[5]

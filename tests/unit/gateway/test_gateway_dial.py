@@ -108,7 +108,7 @@ def test_each_address_that_failed_is_in_the_reason(rig: Rig) -> None:
     rig.server.close()
     rig.answer = Resolved(("127.0.0.1", "127.0.0.2"))
     _dial, owner = rig.dial()
-    assert rig.until_heard(owner) == ["unreached: 127.0.0.1: Connection refused; 127.0.0.2: Connection refused"]
+    assert rig.until_heard(owner) == ["unreached: connection refused by 127.0.0.1; connection refused by 127.0.0.2"]
 
 
 def test_a_name_that_does_not_exist_is_unreached(rig: Rig) -> None:

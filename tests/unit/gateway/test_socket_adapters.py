@@ -115,6 +115,22 @@ def test_requests_wait_for_their_turn() -> None:
     assert judge.refused == ["remove every key"]
 
 
+@pytest.mark.parametrize(
+    ("name", "refused"),
+    [
+        (string(b"session-bind@openssh.com") + string(b"host key"), []),
+        (string(b"session-bind@openssh.com.test"), ["extension"]),
+        (b"session-bind@openssh.com", ["extension"]),
+        (string(b"query"), ["extension"]),
+    ],
+)
+def test_what_ssh_says_before_each_use_is_failed_and_no_refusal(name: bytes, refused: list[str]) -> None:
+    adapter, judge = agent()
+    adapter.from_client(frame(b"\x1b" + name))
+    assert taken(adapter) == (b"", FAILURE)
+    assert judge.refused == refused
+
+
 @pytest.mark.parametrize("kind", [k for k in range(256) if k not in (11, 13)])
 def test_nothing_else_is_asked_of_the_agent(kind: int) -> None:
     adapter, _judge = agent()

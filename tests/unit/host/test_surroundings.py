@@ -31,8 +31,19 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return files
 
 
-def test_nothing_is_seen(machine: dict[str, str]) -> None:
-    assert machine and surroundings.confined() == ("", "") and surroundings.container() == ""
+@pytest.mark.parametrize("mark", ["", "/.dockerenv"])
+def test_without_a_filter_no_engine_forbids_it(machine: dict[str, str], mark: str) -> None:
+    """The root of a chroot on a mount of its own looks like any other, and may be copied from an image."""
+    if mark:
+        machine[mark] = ""
+    why, fix = surroundings.confined()
+    assert "chroot" in why and "security module" in why and fix == surroundings.CHROOT_FIX
+    mounting = surroundings.confined("mount proc")  # which an engine forbids without a filter too
+    assert mounting == ((f"{surroundings.container()} forbids it", surroundings.CONTAINER_FIX) if mark else ("", ""))
+
+
+def test_no_container_is_seen(machine: dict[str, str]) -> None:
+    assert machine and surroundings.container() == ""
 
 
 @pytest.mark.parametrize(
@@ -41,6 +52,7 @@ def test_nothing_is_seen(machine: dict[str, str]) -> None:
 )
 def test_a_container(machine: dict[str, str], mark: str, kind: str) -> None:
     machine[mark] = ""
+    machine["/proc/self/status"] = "Seccomp:\t2\n"
     assert surroundings.confined() == (f"{kind} forbids it", surroundings.CONTAINER_FIX)
 
 

@@ -331,6 +331,17 @@ def test_check_exits_with_the_verdict(
     assert json.loads(capsys.readouterr().out)["verdict"] == ("allow" if status == 0 else "deny")
 
 
+def test_check_lists_the_hosts_and_their_sources(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["check", "--list"]) == 0
+    rows = [line.split(None, 2) for line in capsys.readouterr().out.splitlines()]
+    assert [row[:2] for row in rows] == [["allow", "pypi.org"], ["allow", "10.0.0.0/24"], ["deny", "*.tracker.example"]]
+    assert rows[0][2] == "~/.membrane/config.yaml:3"
+    assert cli.main(["check", "--list", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert sorted(listed) == ["allow", "deny"]
+    assert [rule["text"] for rule in listed["allow"]] == ["pypi.org", "10.0.0.0/24"]
+
+
 def test_check_tells_that_a_run_would_stop(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     world.policy = POLICY.replace(view="host", home="ephemeral")
     assert cli.main(["check", "pypi.org"]) == 0

@@ -124,6 +124,8 @@ def test_subcommand_line(argv: list[str], words: tuple[str, ...], given_: dict[s
             "unknown option -a; it is an option of membrane run, check, plan, start, config, learn",
         ),
         (["trust", "a", "b"], "membrane trust does not take 'b'"),
+        (["check", "--list", "x"], "membrane check --list takes no target and no method"),
+        (["check", "--list", "-X", "GET"], "membrane check --list takes no target and no method"),
         (["config"], "membrane config needs one of: show, path, init, import"),
         (["config", "edit"], "membrane config needs one of: show, path, init, import"),
         (["completion", "tcsh"], "membrane completion needs one of: bash, zsh, fish, man"),

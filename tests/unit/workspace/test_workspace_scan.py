@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import marshal
 import os
 import subprocess
@@ -332,6 +333,17 @@ def test_a_path_that_no_mount_can_name_is_covered_above(tmp_path: Path) -> None:
 def test_a_missing_workspace_is_an_error_that_names_it(tmp_path: Path) -> None:
     with pytest.raises(HostError, match=r"cannot scan the workspace .*/gone: No such file"):
         scan(str(tmp_path / "gone"), ())
+
+
+def test_progress_is_told_once_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(40):
+        (tmp_path / f"d{number}").mkdir()
+    clock = itertools.count(0, 0.25)  # seconds at each look
+    monkeypatch.setattr(scan_module, "PROGRESS_EVERY", 1)
+    monkeypatch.setattr(scan_module.time, "monotonic", lambda: next(clock))
+    told: list[int] = []
+    scan(str(tmp_path), (), progress=told.append)
+    assert len(told) == 41 // 5  # without it, at each of the looks after the first second
 
 
 def test_progress_is_told_only_when_the_walk_is_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,11 @@ LONGEST = 256 * 1024  # bytes of a message (OpenSSH, authfd.h AGENT_MAX_LEN)
 MOST_KEYS = 2048  # OpenSSH, authfd.c MAX_AGENT_IDENTITIES
 # draft-miller-ssh-agent, section 6.1
 _FAILURE, _REQUEST_IDENTITIES, _IDENTITIES_ANSWER, _SIGN_REQUEST, _SIGN_RESPONSE = 5, 11, 12, 13, 14
+_EXTENSION = 27
 _REFUSED = bytes((_FAILURE,))
+# OpenSSH's ssh says by it to which host a connection goes, before it asks for anything (OpenSSH, PROTOCOL.agent,
+# section 1).  An agent that knows no extensions fails it and ssh goes on, so it is failed and is no refusal to tell.
+_SESSION_BIND = b"session-bind@openssh.com"
 _NAMES = {
     17: "add a key",
     18: "remove a key",
@@ -36,7 +40,7 @@ _NAMES = {
     23: "unlock",
     25: "add a key",
     26: "add a smartcard",
-    27: "extension",
+    _EXTENSION: "extension",
 }
 
 
@@ -136,7 +140,8 @@ class SshAgent(Adapter):
         elif message[0] == _SIGN_REQUEST:
             self._sign(message)
         else:
-            self.judge(_NAMES.get(message[0], f"request {message[0]}"), ())
+            if not message.startswith(bytes((_EXTENSION,)) + string(_SESSION_BIND)):
+                self.judge(_NAMES.get(message[0], f"request {message[0]}"), ())
             self.down += frame(_REFUSED)
 
     def _sign(self, message: bytes) -> None:

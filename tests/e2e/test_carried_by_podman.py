@@ -13,13 +13,12 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from world import carrier
-from world.docker import PATIENCE
+from world.docker import PATIENCE, until
 
 from membrane.plan.carrier import LABEL
 
@@ -80,13 +79,6 @@ def podman() -> Iterator[Podman]:
     finally:
         made.docker("unshare", "rm", "-rf", str(made.directory / "storage"))
         shutil.rmtree(made.directory)
-
-
-def until(fact: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not fact():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)  # between two looks at a condition
 
 
 ATTEMPT = """

@@ -13,14 +13,13 @@ import subprocess
 import sys
 import tempfile
 import termios
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from world import carrier
-from world.docker import PATIENCE, Daemon
+from world.docker import PATIENCE, Daemon, until
 
 from membrane.plan.carrier import LABEL
 
@@ -151,13 +150,6 @@ def world(engine: Daemon) -> Iterator[Callable[[], int]]:
     for server in servers:
         server.kill()
         server.communicate()
-
-
-def until(fact: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not fact():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)  # between two looks at a condition
 
 
 ATTEMPT = """

@@ -9,6 +9,7 @@ at their own places, beside a busybox with links for its applets.  ``docker impo
 from __future__ import annotations
 
 import functools
+import http.server
 import io
 import re
 import shutil
@@ -32,6 +33,18 @@ echo "host all all all scram-sha-256" >> "$PGDATA/pg_hba.conf"
 echo "CREATE DATABASE \\"${POSTGRES_DB:-app}\\"" | postgres --single -F postgres > /tmp/log
 exec postgres -h '*' -k /tmp -F
 """
+
+
+class Answer(http.server.BaseHTTPRequestHandler):
+    """An allowed server: says which path was fetched."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"fetched " + self.path.encode())
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        pass
 
 
 def _libraries(program: str) -> set[str]:

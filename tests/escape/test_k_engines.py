@@ -25,17 +25,7 @@ PATIENCE = 240  # seconds: a deadline, not a measurement
 @pytest.fixture
 def server() -> Iterator[int]:
     """The port of an allowed server that answers with the path it was asked for."""
-
-    class Answer(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(b"fetched " + self.path.encode())
-
-        def log_message(self, format: str, *arguments: object) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer) as made:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), engine_images.Answer) as made:
         threading.Thread(target=made.serve_forever, daemon=True).start()
         yield made.server_address[1]
         made.shutdown()

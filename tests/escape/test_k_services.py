@@ -85,22 +85,12 @@ def test_redis():
 """
 
 
-class Answer(http.server.BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b"fetched " + self.path.encode())
-
-    def log_message(self, format: str, *arguments: object) -> None:
-        pass
-
-
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Box, int]]:
     """A workspace whose engine has the image ``services``, and the allowed port."""
     box = Box(tmp_path_factory.mktemp("services"))
     engine_images.services(box.workspace / "services.tar", {"/www/cgi-bin/report": REPORT})
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), engine_images.Answer) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         port = server.server_address[1]
         box.file("compose.yaml", COMPOSE.replace("SERVER", str(port)))

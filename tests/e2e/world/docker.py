@@ -7,13 +7,21 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
 import pytest
 
 PATIENCE = 120.0  # seconds: a deadline, not a measurement
+
+
+def until(fact: Callable[[], bool]) -> None:
+    """Wait for it; it fails the test when it is not there in time."""
+    deadline = time.monotonic() + PATIENCE
+    while not fact():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)  # between two looks at a condition
 
 
 class Engine(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import json
 import os
@@ -687,7 +688,8 @@ def test_metadata_of_files_that_may_not_be_written_stay(world: World) -> None:
 
 @pytest.mark.needs_kernel("user namespaces")
 def test_metadata_in_another_mount_namespace_stays_where_its_path_is_one_of_the_workspace(world: World) -> None:
-    """A container beside this one, by /proc/PID/root: the keeper may look into it, and the path there says nothing."""
+    """A container beside this one, by /proc/PID/root: the path there says nothing.  Below Landlock ABI 6 the keeper may
+    look into it; from then on the kernel refuses that, as ptrace(2)."""
     other = world.path / "other"
     other.mkdir()
     for each in (other, world.workspace):
@@ -704,7 +706,8 @@ print(json.dumps([outcome(lambda: os.chmod("{path}", 0o606)), outcome(lambda: os
         modes = [(each / "file").stat().st_mode & 0o777 for each in (other, world.workspace)]
         control = world.python(body, outside=True)
         beside.kill()
-    assert (found, modes) == (["ELOOP", "ok"], [0o600, 0o604])
+    assert found[0] in ("EACCES", "ELOOP")
+    assert (found[1], modes) == ("ok", [0o600, 0o604])
     assert control[0] == "ok" and (other / "file").stat().st_mode & 0o777 == 0o606
 
 
@@ -838,19 +841,30 @@ os.setsid()
 check(L.prctl(15, W["mark"].encode(), 0, 0, 0))
 for fd in (0, 1, 2): os.close(fd)
 end = time.monotonic() + 60
-for _ in range(8):  # eight of them, each of which is another process every moment
+for _ in range(32):  # 32 of them, each of which is another process of a session of its own every moment
     if os.fork() == 0:
         while time.monotonic() < end:
             if os.fork(): os._exit(0)
+            os.setsid()
         os._exit(0)
 """
 
 
 def test_processes_that_fork_while_they_are_killed_are_ended(world: World) -> None:
+    """None of them, not one that has ended, is left to whoever adopts what the run leaves."""
+    prctl = ctypes.CDLL(None).prctl
+    adopts = ctypes.c_int()
+    assert prctl(37, ctypes.byref(adopts), 0, 0, 0) == 0  # PR_GET_CHILD_SUBREAPER, <linux/prctl.h>
     mark = f"c{os.getpid()}"
     world.facts["mark"] = mark
-    done = world.membrane("/usr/bin/python3", "-c", PRELUDE + CHAIN)
+    assert prctl(36, 1, 0, 0, 0) == 0  # PR_SET_CHILD_SUBREAPER
+    try:
+        done = world.membrane("/usr/bin/python3", "-c", PRELUDE + CHAIN)
+    finally:
+        assert prctl(36, adopts, 0, 0, 0) == 0
     assert done.returncode == 0 and not _marked(mark), done
+    names = [_content(Path(f"/proc/{pid}/stat")) for pid in os.listdir("/proc") if pid.isdigit()]
+    assert not [name for name in names if f"({mark})".encode() in name]
 
 
 def test_a_supervisor_that_is_killed_leaves_no_process_no_directory_and_no_reader(world: World) -> None:

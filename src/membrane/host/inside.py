@@ -7,8 +7,10 @@ which confines itself and sends its listener here, and serves that (``supervised
 It speaks with the supervisor as pid 1 of a native sandbox does (``messages.TO_INSIDE``).
 
 No pid namespace ends what the command leaves behind.  The keeper is the reaper of all its descendants
-(PR_SET_CHILD_SUBREAPER): whose parent ends becomes its child, so without a child it has no descendant.  ``end_all``
-walks, kills by pidfd and reaps until the kernel says that there is no child.  The supervisor is a subreaper as well,
+(PR_SET_CHILD_SUBREAPER): whose parent ends becomes its child, so without a child it has no descendant.  From Landlock
+ABI 6 on it is in a domain of its own, in which the command's is: its signals reach what it has started and nothing
+else, so one kill(2) of -1 ends all of that at one moment, however fast it forks.  On older kernels ``end_all`` walks,
+kills by pidfd and reaps until the kernel says that there is no child.  The supervisor is a subreaper as well,
 for the case that the keeper is killed, and ends what is left then.  The keeper ends everything when the supervisor has
 ended (its pidfd), and removes the sandbox's directory.
 
@@ -213,7 +215,7 @@ def keeper(start: Start, channel: Channel, made: Inside, supervisor: int) -> NoR
     _signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     fill = channel.receive()
     if not isinstance(fill, m.Fill):
-        _end([made.directory])
+        _end([made.directory], False)
     with Step(channel, "bind a file rule"):
         write_copies(fill.late.ops, made.directory)
         granted = grants((*start.plan.mounts, *fill.late.ops), made.directory)
@@ -225,6 +227,9 @@ def keeper(start: Start, channel: Channel, made: Inside, supervisor: int) -> NoR
         rules.append((os.readlink(f"/proc/self/fd/{slave}"), landlock.DEVICE))
     failed_exec, exec_status = os.pipe()
     ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    sc.no_new_privs()
+    with Step(channel, "keep signals to what is started here"):
+        apart = landlock.restrict_scopes(signals_only=True) > 0 and _is_out_of_reach(supervisor)
     pid = os.fork()
     if pid == 0:
         os.close(failed_exec)
@@ -270,7 +275,7 @@ def keeper(start: Start, channel: Channel, made: Inside, supervisor: int) -> NoR
                 else:
                     sockets.on[fd](events)
             elif fd == parent:
-                _end(own)
+                _end(own, apart)
             elif fd == failed_exec:  # until now the channel was the command's own
                 epoll.unregister(failed_exec)
                 os.close(failed_exec)
@@ -287,7 +292,7 @@ def keeper(start: Start, channel: Channel, made: Inside, supervisor: int) -> NoR
                         channel.send(m.CommandExited(status))
                     except OSError:
                         pass  # the supervisor has ended as well
-                    _end(own)
+                    _end(own, apart)
             elif fd == channel.fileno():
                 message = channel.receive()
                 if isinstance(message, m.SendSignal):
@@ -295,7 +300,7 @@ def keeper(start: Start, channel: Channel, made: Inside, supervisor: int) -> NoR
                 elif isinstance(message, m.Resume):
                     _to_group(pid, SIGCONT)
                 else:
-                    _end(own)
+                    _end(own, apart)
 
 
 MOST_REPORTED = 1024  # names that were refused
@@ -318,12 +323,12 @@ class _Report:
             pass  # the supervisor has ended, and we are about to
 
 
-def _end(directories: Sequence[str]) -> NoReturn:
+def _end(directories: Sequence[str], apart: bool) -> NoReturn:
     """End the descendants, then remove the sandbox's directories: a supervisor that was killed does not.
 
     The exit status is 0 when no process is left, and 1 else.
     """
-    if not end_all():
+    if not end_all(apart):
         os._exit(1)
     for directory in directories:
         remove(directory)
@@ -511,17 +516,24 @@ def below(root: int) -> list[int]:
     return out
 
 
-def end_all() -> bool:
+def end_all(apart: bool) -> bool:
     """Kill the descendants of this process, a subreaper, until it has no child; false: some are left after
     ``END_ROUNDS`` walks, as they fork faster than we kill.
 
-    Those that are left after the first walk may fork: they are stopped first, until a walk finds no other one.  What is
+    ``apart``: signals of this process reach its descendants only.  Then all get theirs while none can fork
+    (kernel/signal.c, kill_something_info, holds tasklist_lock; copy_process gives up with one pending).  Elsewhere
+    those that are left after the first walk may fork: they are stopped first, until a walk finds no other one.  What is
     stopped makes no room for a new process, as what is killed does.
     """
     root, held, most = os.getpid(), dict[int, int](), min(MOST_STOPPED, sc.open_files() // 2)
     for number in range(END_ROUNDS):
         if not _has_children():
             return True
+        if apart:
+            try:
+                os.kill(-1, SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                pass  # what is left has ended, and is reaped next
         fresh = [pid for pid in below(root) if pid not in held]
         for pid in fresh:
             if (handle := _signalled(pid, root, SIGSTOP if number else SIGKILL)) >= 0:
@@ -537,6 +549,17 @@ def end_all() -> bool:
         for handle in held.values():
             os.close(handle)
         held.clear()
+    return False
+
+
+def _is_out_of_reach(process: int) -> bool:
+    """Does the kernel refuse to have a process of our user signalled by this one?"""
+    try:
+        os.kill(process, 0)
+    except PermissionError:
+        return True
+    except ProcessLookupError:
+        pass
     return False
 
 

@@ -37,7 +37,7 @@ _OF_A_FILE = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV | _RES
 _RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15}  # ABI: how many rights it knows (2: REFER, 3: TRUNCATE, 5: IOCTL_DEV)
 _RIGHTS_NOW = 16
 _TCP = 0b11  # LANDLOCK_ACCESS_NET_BIND_TCP, CONNECT_TCP (ABI 4)
-_SCOPES = 0b11  # abstract UNIX sockets, signals (ABI 6)
+_SCOPES, _SIGNALS = 0b11, 0b10  # abstract UNIX sockets, signals (ABI 6)
 
 _ABSENT = frozenset((errno.ENOSYS, errno.EOPNOTSUPP))  # not built in; switched off at boot
 _UNREACHABLE = frozenset((errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP))
@@ -98,8 +98,11 @@ def restrict(read_only: Sequence[str], writable: Sequence[str], *, other_sockets
     return version
 
 
-def restrict_scopes() -> int:
+def restrict_scopes(*, signals_only: bool = False) -> int:
     """As ``restrict``, but by the scopes alone: a domain with file rights forbids every mount (``hook_sb_mount``).
+
+    Args:
+        signals_only: abstract sockets of others can be connected to.
 
     Returns:
         The ABI that was applied; 0: the kernel has no scopes (ABI 6) and nothing was done.
@@ -111,7 +114,7 @@ def restrict_scopes() -> int:
         version = abi()
         if version < 6:
             return 0
-        ruleset = syscalls.landlock_create_ruleset(struct.pack("=QQQ", 0, 0, _SCOPES))
+        ruleset = syscalls.landlock_create_ruleset(struct.pack("=QQQ", 0, 0, _SIGNALS if signals_only else _SCOPES))
         try:
             syscalls.landlock_restrict_self(ruleset)
         finally:

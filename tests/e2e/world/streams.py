@@ -39,7 +39,10 @@ class _Request:
             return total
         left = total = int(self.fields.get("content-length", "0"))
         while left:
-            left -= len(self._file.read(min(left, 1 << 20)))
+            part = self._file.read(min(left, 1 << 20))
+            if not part:
+                raise ConnectionResetError("the client went away in the middle of a body")
+            left -= len(part)
         return total
 
     def chunks(self) -> Iterator[bytes]:

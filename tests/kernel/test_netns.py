@@ -6,6 +6,7 @@ import errno
 import os
 import socket
 import struct
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -67,6 +68,17 @@ def connect(address: str, port: int) -> socket.socket:
     client.settimeout(PATIENCE)
     client.connect(socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0][4])
     return client
+
+
+def wait_for_own_addresses() -> None:
+    """The kernel makes an IPv6 address usable from a work queue (net/ipv6/addrconf.c, addrconf_dad_work), which lags
+    where other tests make and remove many namespaces: until then nothing answers from it."""
+    for _ in range(100 * 60):
+        rows = [line.split() for line in Path("/proc/net/if_inet6").read_text().splitlines()]
+        if rows and not any(int(row[4], 16) & 0x40 for row in rows):  # IFA_F_TENTATIVE, <linux/if_addr.h>
+            return
+        time.sleep(0.01)  # between two looks at a condition
+    raise TimeoutError(rows)
 
 
 def again(attempt: Callable[[], object], answer: Callable[[], T]) -> T:
@@ -390,6 +402,7 @@ def test_other_protocols_are_refused(mode: str) -> None:
 
     def body() -> dict[str, tuple[str, bool]]:
         Network(mode)
+        wait_for_own_addresses()
         rows = {}
 
         def raw(address: str, protocol: int, packet: bytes) -> None:

@@ -78,6 +78,8 @@ def podman() -> Iterator[Podman]:
         yield made
     finally:
         made.docker("unshare", "rm", "-rf", str(made.directory / "storage"))
+        for pause in (made.directory / "run").rglob("pause.pid"):  # it holds podman's user namespace
+            os.kill(int(pause.read_text()), signal.SIGKILL)
         shutil.rmtree(made.directory)
 
 

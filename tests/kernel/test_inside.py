@@ -858,10 +858,14 @@ def test_processes_that_fork_while_they_are_killed_are_ended(world: World) -> No
     mark = f"c{os.getpid()}"
     world.facts["mark"] = mark
     assert prctl(36, 1, 0, 0, 0) == 0  # PR_SET_CHILD_SUBREAPER
-    try:
-        done = world.membrane("/usr/bin/python3", "-c", PRELUDE + CHAIN)
-    finally:
-        assert prctl(36, adopts, 0, 0, 0) == 0
+    with subprocess.Popen(["sleep", "1000"]) as beside:  # of the same user, whom the signal to all must not reach
+        try:
+            done = world.membrane("/usr/bin/python3", "-c", PRELUDE + CHAIN)
+        finally:
+            assert prctl(36, adopts, 0, 0, 0) == 0
+            ended = beside.poll()
+            beside.kill()
+    assert ended is None
     assert done.returncode == 0 and not _marked(mark), done
     names = [_content(Path(f"/proc/{pid}/stat")) for pid in os.listdir("/proc") if pid.isdigit()]
     assert not [name for name in names if f"({mark})".encode() in name]

@@ -283,22 +283,28 @@ class Judge:
             return None
         return None if len(data) > most else data
 
+    def _before(self, change: Change, most: int) -> bytes | None:
+        """The first ``most`` bytes of what the host has there; empty: no regular file; None: it cannot be read."""
+        if change.before is None or change.before.what != "file":
+            return b""
+        try:
+            fd = self._copy.open(-1, change.path)
+            try:
+                return read_bounded(fd, most)
+            finally:
+                os.close(fd)
+        except OSError:
+            return None
+
     def _configuration(self, change: Change, path: str) -> str:
         from ..workspace.gitedit import LARGEST, objection
 
         new = self._data(change, LARGEST)
         if new is None:
             return "it is no regular file, or cannot be judged by its content"
-        old = b""
-        if change.before is not None and change.before.what == "file":
-            try:
-                fd = self._copy.open(-1, change.path)
-                try:
-                    old = read_bounded(fd, LARGEST)
-                finally:
-                    os.close(fd)
-            except OSError:
-                return "what it replaces cannot be read"
+        old = self._before(change, LARGEST)
+        if old is None:
+            return "what it replaces cannot be read"
         return objection(old, new, path, made=change.before is None)
 
     def _checked(self, change: Change, key: str, above: str) -> str:
@@ -328,16 +334,9 @@ class Judge:
         from ..workspace import gitindex
 
         marked = gitindex.unwatched(data, size)
-        if marked and change.before is not None and change.before.what == "file":
-            try:
-                fd = self._copy.open(-1, change.path)
-                try:
-                    old = read_bounded(fd, LARGEST_INDEX)
-                finally:
-                    os.close(fd)
-                marked -= gitindex.unwatched(old, size) if not gitindex.index(old, size) else frozenset()
-            except OSError:
-                pass
+        old = self._before(change, LARGEST_INDEX) if marked else None
+        if old and not gitindex.index(old, size):
+            marked -= gitindex.unwatched(old, size)
         place = change.path.rpartition("/")[0]
         tree, _, last = place.rpartition("/")
         for name in sorted(marked):

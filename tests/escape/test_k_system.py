@@ -329,6 +329,7 @@ def test_K88_the_limit_of_processes_holds_for_all_users_together(box: Box) -> No
     script = """
 import select, signal
 read, write = os.pipe()
+wait, go = os.pipe()  # nobody takes a process before all five users are there
 def children():
     for _ in range(30):
         if not os.fork():
@@ -338,9 +339,12 @@ for uid in range(1, 6):
     pid = os.fork()
     if not pid:
         os.setuid(uid)
+        os.close(go)
+        os.read(wait, 1)
         try: children()
         except OSError as error: os.write(write, b"full"[:error.errno == 11])
         signal.pause()
+os.close(go)
 count = b""
 while count.count(b"f") < 5 and select.select([read], [], [], 20)[0]:
     count += os.read(read, 4096)

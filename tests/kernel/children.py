@@ -102,7 +102,7 @@ def outcome(action: Callable[[], object]) -> str:
 
 
 def timed(action: Callable[[], object]) -> tuple[str, bool]:
-    """The outcome, and whether it took less than a second."""
+    """The outcome, and whether it took much less than a call that nobody answers."""
     start = time.monotonic()
     result = outcome(action)
-    return result, time.monotonic() - start < 1.0
+    return result, time.monotonic() - start < 10.0

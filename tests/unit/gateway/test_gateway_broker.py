@@ -56,7 +56,7 @@ class Rig:
         made = socket.socket(socket.AF_UNIX)
         made.bind(str(path))
         made.listen()
-        made.settimeout(10)
+        made.settimeout(60)
         self.ends.append(made)
         return made
 
@@ -72,7 +72,7 @@ class Rig:
 
     def connect(self) -> socket.socket:
         client = socket.socket(socket.AF_UNIX)
-        client.settimeout(10)
+        client.settimeout(60)
         client.connect(self.view.getsockname())
         self.ends.append(client)
         return client
@@ -81,7 +81,7 @@ class Rig:
         client, opened = self.connect(), len(self.of(ConnectionOpened))
         self.until(lambda: len(self.of(ConnectionOpened)) > opened)
         server, _peer = self.service.accept()
-        server.settimeout(10)
+        server.settimeout(60)
         self.ends.append(server)
         return client, server
 

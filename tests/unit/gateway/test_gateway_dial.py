@@ -48,7 +48,7 @@ class Rig:
         self.answer = Resolved(("127.0.0.1",))
         self.asked: list[Any] = []
         self.server = socket.create_server(("127.0.0.1", 0))
-        self.server.settimeout(10)
+        self.server.settimeout(60)
         self.port = self.server.getsockname()[1]
         self.proxy: Proxy | None = None
 
@@ -135,7 +135,7 @@ def test_what_was_called_off_while_it_connects_is_closed(rig: Rig) -> None:
     rig.reactor.turn(0)
     server, _peer = rig.server.accept()
     with server:
-        server.settimeout(10)
+        server.settimeout(60)
         assert server.recv(1) == b""
     assert not rig.dialler.connect.has(dial) and not rig.dialler.attempt.has(dial)
     assert owner.heard == []
@@ -147,7 +147,7 @@ def test_what_follows_a_proxys_answer_belongs_to_the_client(rig: Rig) -> None:
     rig.until(lambda: select.select([rig.server], [], [], 0)[0])
     proxy, _peer = rig.server.accept()
     with proxy:
-        proxy.settimeout(10)
+        proxy.settimeout(60)
         rig.until(lambda: select.select([proxy], [], [], 0)[0])
         assert proxy.recv(1000).startswith(b"CONNECT a.test:%d HTTP/1.1\r\n" % rig.port)
         assert owner.heard == []  # a connection to the proxy is none to the server

@@ -72,7 +72,7 @@ class Rig:
         return [event for event in self.events if isinstance(event, kind)]
 
     def connect(self) -> socket.socket:
-        client = socket.create_connection(self.listener.getsockname(), timeout=10)
+        client = socket.create_connection(self.listener.getsockname(), timeout=60)
         self.clients.append(client)
         return client
 
@@ -80,7 +80,7 @@ class Rig:
         client, opened = self.connect(), len(self.of(ConnectionOpened))
         self.until(lambda: len(self.of(ConnectionOpened)) > opened)
         server, _peer = self.server.accept()
-        server.settimeout(10)
+        server.settimeout(60)
         self.clients.append(server)
         return client, server
 
@@ -202,7 +202,7 @@ def test_the_keeper_dials_the_command_s_servers_and_no_other(whose: str) -> None
         servers = Servers()
         servers.bound(port, os.fstat(known.fileno()).st_ino)
         exposed.listen(listener, port)
-        client = socket.create_connection(listener.getsockname(), timeout=10)
+        client = socket.create_connection(listener.getsockname(), timeout=60)
         for _ in range(1000):
             reactor.turn(0.01)
             try:

@@ -38,6 +38,7 @@ from membrane.policy.reasons import PATH_NOT_ALLOWED
 
 NAME = "a.test"
 SHORT = 0.25  # seconds of a deadline that is to pass
+LONGER = 1.5  # of one that passes for one connection, and before which a test does its own part for another
 LINGER_RESET = struct.pack("ii", 1, 0)
 GET = b"GET /ok HTTP/1.1\r\nHost: a.test\r\n\r\n"
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -467,7 +468,7 @@ def test_a_server_that_never_answers_is_a_504(closing: Closing, deadlines: Calla
 
 
 def test_an_answer_that_has_begun_may_be_silent(closing: Closing, deadlines: Callable[..., None]) -> None:
-    deadlines(ANSWER=SHORT, IDLE=SHORT, HEAD=SHORT, CONTENT=SHORT)
+    deadlines(ANSWER=LONGER, IDLE=LONGER, HEAD=LONGER, CONTENT=LONGER)
     rig = closing(Rig())
     events = closing(rig.connect())
     events.sendall(GET)
@@ -487,7 +488,7 @@ def test_an_answer_that_has_begun_may_be_silent(closing: Closing, deadlines: Cal
 def test_a_client_is_not_blamed_for_a_server_that_does_not_read(
     closing: Closing, deadlines: Callable[..., None]
 ) -> None:
-    deadlines(CONTENT=SHORT)
+    deadlines(CONTENT=LONGER)
     rig = closing(Rig())
     size = 32 << 20  # more than all the buffers on the way take
     client = closing(rig.connect())
@@ -555,7 +556,7 @@ def test_a_kept_connection_is_ended_after_a_while(closing: Closing, deadlines: C
 
 
 def test_a_client_that_does_not_read_is_ended(closing: Closing, deadlines: Callable[..., None]) -> None:
-    deadlines(HEAD=SHORT)
+    deadlines(HEAD=LONGER)
     rig = closing(Rig())
     client = closing(rig.connect())
     client.sendall(GET)
@@ -572,7 +573,7 @@ def test_a_client_that_does_not_read_is_ended(closing: Closing, deadlines: Calla
 
 @pytest.mark.parametrize("side", ["server", "client"])
 def test_a_handshake_that_stops_is_ended(closing: Closing, deadlines: Callable[..., None], side: str) -> None:
-    deadlines(HANDSHAKE=SHORT)
+    deadlines(HANDSHAKE=LONGER)
     rig = closing(Rig())
     context = ssl.create_default_context(cadata=rig.authority.pem.decode())
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()

@@ -27,6 +27,7 @@ from membrane.gateway.route import UNRECOGNIZED_NAME, Route, Router, alert
 from membrane.gateway.upstream import Resolved, Resolver, Upstreams
 from membrane.policy.model import Allow, Deny
 
+SECONDS = 25  # until a test gives up; less than the deadline of a hello
 HELLO_START = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
 
 
@@ -77,18 +78,18 @@ class Rig:
 
     def wait_for(self, kind, count: int = 1) -> list:
         with self.told:
-            assert self.told.wait_for(lambda: len(self.of(kind)) >= count, 10), self.events
+            assert self.told.wait_for(lambda: len(self.of(kind)) >= count, SECONDS), self.events
             return self.of(kind)
 
     def of(self, kind) -> list:
         return [event for event in self.events if isinstance(event, kind)]
 
     def connect(self) -> socket.socket:
-        return socket.create_connection(self.listener.getsockname(), timeout=10)
+        return socket.create_connection(self.listener.getsockname(), timeout=SECONDS)
 
     def close(self) -> None:
         self.reactor.post(lambda: (self.engine.close(), self.reactor.stop()))
-        self.thread.join(10)
+        self.thread.join(SECONDS)
         assert not self.thread.is_alive()
         self.reactor.close()
         self.listener.close()
@@ -109,7 +110,7 @@ def closing():
 def server(closing):
     """A listening socket outside."""
     made = closing(socket.create_server(("127.0.0.1", 0)))
-    made.settimeout(10)
+    made.settimeout(SECONDS)
     return made
 
 
@@ -122,7 +123,7 @@ def rig(closing, server):
 
 def accept(server: socket.socket, closing) -> socket.socket:
     accepted, _peer = server.accept()
-    accepted.settimeout(10)
+    accepted.settimeout(SECONDS)
     return closing(accepted)
 
 
@@ -162,7 +163,7 @@ def test_a_defect_while_it_relays_resets_both(rig, server, closing, monkeypatch)
     # Between two turns: a move that is under way would still take what is sent now.
     patched = threading.Event()
     rig.reactor.post(lambda: (monkeypatch.setattr(rig.engine.pump, "move", broken), patched.set()))
-    assert patched.wait(10)
+    assert patched.wait(SECONDS)
     client.sendall(b"\0two")
     assert_reset(client)
     assert_reset(other)
@@ -202,7 +203,7 @@ def test_silence_is_not_a_hello(closing, server, monkeypatch) -> None:
     over = threading.Event()
     wait = rig.reactor.wait(0.3, lambda _item: over.set())
     rig.reactor.post(lambda: wait.begin(None))
-    assert over.wait(10)
+    assert over.wait(SECONDS)
     other.sendall(b"x")
     assert client.recv(10) == b"x"
 
@@ -238,7 +239,7 @@ def test_no_allowed_address_is_a_refusal(rig, closing) -> None:
 
 def test_a_client_that_is_gone_before_it_is_connected(rig, server, closing) -> None:
     gate = threading.Event()
-    rig.engine.dialler.upstreams.resolver._look_up = lambda host: (gate.wait(10), Resolved(("127.0.0.1",)))[1]
+    rig.engine.dialler.upstreams.resolver._look_up = lambda host: (gate.wait(SECONDS), Resolved(("127.0.0.1",)))[1]
     client = rig.connect()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     client.close()
@@ -269,7 +270,7 @@ def test_a_slow_reader_holds_one_pipe_and_gets_everything(rig, server, closing) 
         assert part
         got += part
     assert client.recv(10) == b""
-    thread.join(10)
+    thread.join(SECONDS)
     assert got == data
     assert rig.engine.pump._made <= 2
 
@@ -288,14 +289,14 @@ def test_without_pipes_it_copies(rig, server, closing, monkeypatch) -> None:
     got = bytearray()
     while part := client.recv(1 << 18):
         got += part
-    thread.join(10)
+    thread.join(SECONDS)
     assert got == data
 
 
 def test_an_end_that_was_announced_while_the_reader_was_full_is_passed_on(rig, server, closing) -> None:
     """The event that told of it is past when the direction goes on."""
     client = closing(socket.socket())
-    client.settimeout(10)
+    client.settimeout(SECONDS)
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     client.connect(rig.listener.getsockname())
     client.sendall(b"\0")
@@ -305,7 +306,7 @@ def test_an_end_that_was_announced_while_the_reader_was_full_is_passed_on(rig, s
     def in_the_loop(call) -> None:
         done = threading.Event()
         rig.reactor.post(lambda: (call(), done.set()))
-        assert done.wait(10)
+        assert done.wait(SECONDS)
 
     connection = next(iter(rig.engine.connections))
     set_option = connection.client.setsockopt
@@ -343,7 +344,7 @@ def test_what_waits_in_raw_connections_counts_and_is_given_back(rig, server, clo
     senders = [threading.Thread(target=send, args=(other,)) for _client, other in pairs]
     for sender in senders:
         sender.start()
-    held, deadline = rig.engine.memory, time.monotonic() + 10
+    held, deadline = rig.engine.memory, time.monotonic() + SECONDS
     while held.held < memory.MOST_ALL // 4 and time.monotonic() < deadline:
         pass
     assert memory.MOST_ALL // 4 <= held.held <= memory.MOST_ALL + many * memory.LEAST
@@ -351,7 +352,7 @@ def test_what_waits_in_raw_connections_counts_and_is_given_back(rig, server, clo
         assert exactly(client, len(data)) == data
         client.close()
     for sender in senders:
-        sender.join(10)
+        sender.join(SECONDS)
     while rig.engine.connections and time.monotonic() < deadline:
         pass
     assert held.held == 0
@@ -383,7 +384,7 @@ def test_urgent_data_does_not_stop_a_bulk_stream(rig, server, closing) -> None:
     got = bytearray()
     while part := other.recv(1 << 18):
         got += part
-    thread.join(10)
+    thread.join(SECONDS)
     assert got == data + b"!" + data
 
 
@@ -436,10 +437,10 @@ def handshake(rig, server, closing, answer: bytes) -> tuple[socket.socket, socke
     first = records(hello_message(b"a.test"))
     client.sendall(first)
     other = accept(server, closing)
-    other.settimeout(10)
+    other.settimeout(SECONDS)
     assert exactly(other, len(first)) == first
     other.sendall(answer)
-    client.settimeout(10)
+    client.settimeout(SECONDS)
     assert exactly(client, len(answer)) == answer
     return client, other
 
@@ -498,12 +499,12 @@ def test_what_follows_a_hello_waits_for_the_answer(rig, server, closing, answer)
     first = records(hello_message(b"a.test"))
     client.sendall(first + CHANGE_CIPHER + records(hello_message(b"other.test")))
     other = accept(server, closing)
-    other.settimeout(10)
+    other.settimeout(SECONDS)
     assert exactly(other, len(first)) == first
     other.settimeout(0.2)
     with pytest.raises(TimeoutError):
         other.recv(1)
-    other.settimeout(10)
+    other.settimeout(SECONDS)
     for octet in answer:
         other.sendall(bytes((octet,)))
     assert exactly(client, len(answer)) == answer
@@ -528,7 +529,7 @@ def test_a_few_octets_and_the_end_are_no_hello(rig, server, closing, data) -> No
     client.sendall(data)
     client.shutdown(socket.SHUT_WR)
     other = accept(server, closing)
-    other.settimeout(10)
+    other.settimeout(SECONDS)
     assert exactly(other, len(data)) == data
     assert other.recv(1) == b""
 
@@ -548,7 +549,7 @@ def nothing_arrived(server) -> None:
     with contextlib.suppress(BlockingIOError):
         other, _peer = server.accept()
         with other:
-            other.settimeout(10)
+            other.settimeout(SECONDS)
             assert other.recv(1) == b""
 
 
@@ -582,7 +583,7 @@ def test_what_is_no_known_protocol_does_not_reach_a_name(rig, server, closing, d
         client.sendall(data)
         if raw:  # the control
             other = accept(server, closing)
-            other.settimeout(10)
+            other.settimeout(SECONDS)
             assert exactly(other, len(data)) == data
         else:
             assert refused(rig) == "protocol not known"
@@ -610,7 +611,7 @@ def test_what_drips_in_and_never_becomes_known_is_refused(named, server, closing
 def test_a_known_protocol_may_drip_in(named, server, closing) -> None:
     client = closing(named.connect())
     other = accept(server, closing)
-    other.settimeout(10)
+    other.settimeout(SECONDS)
     for octet in b"SSH-2.0-x\r\n":
         client.sendall(bytes([octet]))
     assert exactly(other, 11) == b"SSH-2.0-x\r\n"
@@ -623,7 +624,7 @@ def test_where_the_server_speaks_first_the_client_may_say_anything(named, server
     if early:
         client.sendall(b"CAP")
     other = accept(server, closing)
-    other.settimeout(10)
+    other.settimeout(SECONDS)
     other.sendall(b"220 ready\r\n")
     assert exactly(client, 11) == b"220 ready\r\n"
     client.sendall(b"ABILITY\r\n" if early else b"CAPABILITY\r\n")
@@ -653,7 +654,7 @@ def test_a_hello_of_any_version_names_the_host(rig, server, closing, version) ->
 def test_the_hello_behind_a_request_for_tls_is_judged(named, server, closing, name, before, at_once) -> None:
     client = closing(named.connect())
     other = accept(server, closing)
-    other.settimeout(10)
+    other.settimeout(SECONDS)
     hello = records(hello_message(name))
     if at_once:
         client.sendall(before + SSL_REQUEST + hello)
@@ -681,7 +682,7 @@ def test_the_hello_behind_a_request_for_tls_is_judged(named, server, closing, na
 def test_a_session_without_tls_goes_on_after_a_no(named, server, closing) -> None:
     client = closing(named.connect())
     other = accept(server, closing)
-    other.settimeout(10)
+    other.settimeout(SECONDS)
     client.sendall(SSL_REQUEST)
     assert exactly(other, 8) == SSL_REQUEST
     other.sendall(b"N")
@@ -698,7 +699,7 @@ def test_a_session_without_tls_goes_on_after_a_no(named, server, closing) -> Non
 def test_after_a_yes_only_a_hello_goes_on(named, server, closing) -> None:
     client = closing(named.connect())
     other = accept(server, closing)
-    other.settimeout(10)
+    other.settimeout(SECONDS)
     client.sendall(SSL_REQUEST)
     assert exactly(other, 8) == SSL_REQUEST
     other.sendall(b"S")
@@ -714,7 +715,7 @@ def test_an_urgent_octet_can_not_cut_a_hello_short(rig, server, closing) -> None
     client.sendall(hello[:3])
     client.send(hello[3:4], socket.MSG_OOB)
     client.sendall(hello[4:])
-    [refused] = rig.wait_for(AccessDenied)  # for ten seconds: the deadline of a hello is thirty
+    [refused] = rig.wait_for(AccessDenied)  # within SECONDS: the deadline of a hello is thirty
     assert refused.hint == "ClientHello is not complete"
     assert rig.of(ConnectionOpened) == []
 
@@ -774,7 +775,7 @@ def test_a_connection_leaves_no_cycle(rig, server, closing) -> None:
 
         for call in (lambda: None, look):  # not in the turn in which one ended
             rig.reactor.post(call)
-        assert done.wait(10)
+        assert done.wait(SECONDS)
         return found
 
     gc.collect()
@@ -793,7 +794,7 @@ def test_a_connection_leaves_no_cycle(rig, server, closing) -> None:
         rig.router.addresses, rig.router.host = (), "unknown.test"
         assert_reset(closing(rig.connect()))
         rig.wait_for(ConnectionClosed, 2)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + SECONDS
         while left() and time.monotonic() < deadline:
             pass
         assert left() == []

@@ -27,7 +27,7 @@ RULES = (
     PathRule("secrets/", ORIGIN, "hide"),
     PathRule("*.lock", ORIGIN, "readonly"),
 )
-PATIENCE = 10.0  # seconds until a test gives up
+PATIENCE = 60.0  # seconds until a test gives up
 
 
 def make(root: Path, *paths: str) -> None:

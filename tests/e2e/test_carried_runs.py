@@ -21,6 +21,7 @@ import pytest
 from world import carrier
 from world.docker import PATIENCE, Daemon, until
 
+from free_ports import free_port
 from membrane.plan.carrier import LABEL
 
 pytestmark = [
@@ -218,12 +219,6 @@ def test_hosts_are_those_of_the_policy_and_values_are_nowhere(own: Home, world: 
     assert (settings["Privileged"], settings["CapDrop"], settings["PidMode"]) == (False, ["ALL"], "")
     assert settings["CapAdd"] == (["SETFCAP"] if own.uid == 0 else None) or settings["CapAdd"] == ["CAP_SETFCAP"]
     assert settings["ReadonlyRootfs"] and settings["AutoRemove"]
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def test_an_exposed_port_is_reached_on_the_loopback_and_nowhere_else(own: Home) -> None:

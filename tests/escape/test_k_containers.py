@@ -6,13 +6,13 @@ Each attempt has a control beside it: the same call, on something that is the co
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import urllib.request
 
 import pytest
 from escape_box import MEMBRANE, Box, inside
 
+from free_ports import free_port
 from membrane.changes.removal import remove_tree
 
 MOUNTS = r"""
@@ -483,9 +483,7 @@ attempt("after", ask)
 
 
 def test_K63_a_port_of_its_own_namespace_is_exposed(containers: Box) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     script = r"""
 import http.server, threading
 served = http.server.HTTPServer(("127.0.0.1", 8127), http.server.SimpleHTTPRequestHandler)

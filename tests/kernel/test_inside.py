@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from free_ports import free_port
 from membrane.host import landlock
 from membrane.plan.inside import WEAKER
 
@@ -394,20 +395,22 @@ def _said(port: int) -> str:
 
 def test_an_exposed_port_leads_to_the_command_s_server_and_to_no_other(world: World) -> None:
     """Also where the port has the same number on both sides, and where a server of the container has the port."""
-    with socket.socket() as same, socket.socket() as outside, socket.socket() as inside:
-        free = [each.bind(("127.0.0.1", 0)) or each.getsockname()[1] for each in (same, outside, inside)]
-    world.facts.update(same=free[0], inside=free[2], taken=world.evil.port)
-    exposed = [f"--expose={free[0]}", f"--expose={free[2]}:{free[1]}"]
+    free: set[int] = set()
+    while len(free) < 3:
+        free.add(free_port())
+    same, outside, inside = free
+    world.facts.update(same=same, inside=inside, taken=world.evil.port)
+    exposed = [f"--expose={same}", f"--expose={inside}:{outside}"]
     argv = [sys.executable, "-m", "membrane", "-q", "--backend", "landlock", *exposed, "--env", "W", "--"]
     argv += ["/usr/bin/python3", "-c", PRELUDE + EXPOSED]
     pipe = subprocess.PIPE
     with subprocess.Popen(argv, cwd=world.workspace, env=world.environment, stdin=pipe, stdout=pipe) as run:
         assert run.stdin is not None and run.stdout is not None
-        assert json.loads(run.stdout.readline()) == [["127.0.0.1", free[0]], ["::ffff:127.0.0.1", free[2]]]
-        assert (_said(free[0]), _said(free[1])) == ("same!", "other!")
-        assert json.loads(run.stdout.readline()) == [[free[0], free[2]], "ECONNREFUSED"]
-        with socket.create_server(("0.0.0.0", free[2])) as another:  # the command has closed its own
-            assert _said(free[1]) == "reset"
+        assert json.loads(run.stdout.readline()) == [["127.0.0.1", same], ["::ffff:127.0.0.1", inside]]
+        assert (_said(same), _said(outside)) == ("same!", "other!")
+        assert json.loads(run.stdout.readline()) == [[same, inside], "ECONNREFUSED"]
+        with socket.create_server(("0.0.0.0", inside)) as another:  # the command has closed its own
+            assert _said(outside) == "reset"
             with pytest.raises(BlockingIOError):
                 another.setblocking(False)
                 another.accept()

@@ -27,6 +27,7 @@ import pytest
 from network_namespace import Namespace
 
 import membrane
+from free_ports import free_port
 from membrane.gateway.messages import (
     FROM_GATEWAY,
     TO_GATEWAY,
@@ -662,8 +663,7 @@ def test_a_constrained_name_never_becomes_raw(outside) -> None:
 
 @pytest.mark.parametrize("kind", ["refused", "unknown"])
 def test_a_failed_upstream_is_a_reset_or_a_502(kind, outside) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
+    port = free_port()
     table = {"down.test": ["127.0.0.1"]} if kind == "refused" else {}
     names = outside(DnsServer(table))
     net = outside(Network(policy(names, host("down.test"), LOOPBACK), [port]))

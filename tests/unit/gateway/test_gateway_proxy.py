@@ -293,9 +293,10 @@ def test_one_request_for_each_client(rig: Rig, server: socket.socket, stack: con
         assert to_the_end(other) == b""  # the second request reached nobody
 
 
-def test_what_cannot_be_reached_is_said(rig: Rig, server: socket.socket, stack: contextlib.ExitStack) -> None:
-    port = server.getsockname()[1]
-    server.close()
+def test_what_cannot_be_reached_is_said(rig: Rig, stack: contextlib.ExitStack) -> None:
+    silent = stack.enter_context(socket.socket())
+    silent.bind(("127.0.0.1", 0))  # so that nothing else listens there meanwhile
+    port = silent.getsockname()[1]
     client = stack.enter_context(rig.connect())
     client.sendall(b"CONNECT a.test:%d HTTP/1.1\r\n\r\n" % port)
     assert to_the_end(client).startswith(b"HTTP/1.1 502 ")

@@ -8,6 +8,7 @@ import socket
 
 import pytest
 
+from free_ports import free_port
 from membrane.errors import PolicyError
 from membrane.policy.model import Origin, PortRule
 from membrane.run import ports
@@ -15,19 +16,12 @@ from membrane.run import ports
 ORIGIN = Origin("user", "p.yaml", 4)
 
 
-def free() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def rule(outside: int, inside: int = 80) -> PortRule:
     return PortRule(inside, outside, ORIGIN)
 
 
 def test_both_loopback_addresses_and_no_other() -> None:
-    port = free()
+    port = free_port()
     made = ports.listen((rule(port),))
     places = []
     for role, fd in made:
@@ -41,7 +35,7 @@ def test_both_loopback_addresses_and_no_other() -> None:
 
 
 def test_a_port_in_use_stops_the_run_and_leaves_no_listener() -> None:
-    first = free()
+    first = free_port()
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -64,7 +58,7 @@ def test_a_host_without_ipv6_has_one_listener(monkeypatch: pytest.MonkeyPatch) -
         return made(family, address, port)
 
     monkeypatch.setattr(ports, "_listener", only_ipv4)
-    ((_role, fd),) = ports.listen((rule(free()),))
+    ((_role, fd),) = ports.listen((rule(free_port()),))
     os.close(fd)
 
 

@@ -18,7 +18,7 @@ from membrane.changes import store
 from membrane.changes.apply import Engine
 from membrane.ui import cli, review, review_screen
 
-SECONDS = 30.0
+SECONDS = 60.0
 BASE = b"".join(b"line %d\n" % number for number in range(1, 41))
 FIRST = BASE.replace(b"line 3\n", b"three\n")
 NEAR = FIRST.replace(b"line 6\n", b"six\n")

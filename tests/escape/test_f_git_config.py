@@ -96,9 +96,11 @@ say("other errors", sum(each[2] for each in counts))
 say("alive", all(each[0] for each in counts))
 """
     )
-    found = box.attack(script)
-    reader.over = True
-    reader.join()
+    try:
+        found = box.attack(script)
+    finally:
+        reader.over = True
+        reader.join()
     assert found == {"done": EDITS, "opened": 0, "other errors": 0, "alive": True}
     assert not reader.torn and reader.read > 100
     assert config.read_text().endswith(f"\tdescription = {EDITS - 1}\n" * LINES)
@@ -239,7 +241,7 @@ while True:
     begun = time.monotonic()
     done = box.run(PYTHON, "-S", "-c", TOOLS + script, options=("--limit=time=3s",))
     assert done.returncode == 124, (done.returncode, done.stderr)
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 40
     subprocess.run(
         ["git", "config", "-l", "--local"], cwd=box.workspace, check=True, timeout=60, stdout=subprocess.DEVNULL
     )

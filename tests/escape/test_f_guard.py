@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from escape_box import Box
+from escape_box import SECONDS, Box
 
 GIT = ("git", "-c", "user.name=a", "-c", "user.email=a@example.test", "-c", "init.defaultBranch=main")
 # Made in front of each attack: ``evil(place)`` is a git directory that executes, ``armed`` its configuration.
@@ -221,7 +221,7 @@ began = time.monotonic()
 def hidden():
     try: open(".env").read()
     except OSError: return True
-say("masked", wait_for(hidden)); say("soon", time.monotonic() - began < 2)
+say("masked", wait_for(hidden)); say("soon", time.monotonic() - began < 10)
 """
     over = threading.Event()
 
@@ -251,7 +251,7 @@ for n in itertools.count():
     done = box.run("python3", "-c", box_tools() + script, options=("--limit", "time=3s"))
     late = done.returncode == 125 and "looking for protected names took longer than 10 s" in done.stderr
     assert done.returncode == 124 or late, done
-    assert time.monotonic() - began < 25
+    assert time.monotonic() - began < 45
 
 
 # ---------------------------------------------------------------- 3: where nothing can be moved to
@@ -296,13 +296,10 @@ os.rename("sub/v", "sub/.vscode")
 @pytest.mark.as_root
 @pytest.mark.guard_alone
 def test_F64_a_full_disk(box: Box, tmp_path: Path) -> None:
+    """In a mount namespace of its own: others compare the mounts of this one before and after."""
     disk = tmp_path / "disk"
     disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)], check=True)
-    try:
-        (disk / "w").mkdir()
-        shutil.copytree(box.state, disk / "state")
-        script = """
+    script = """
 os.makedirs("r/.git/refs"); open("r/cfg", "w").write("[core]\\n\\tfsmonitor = x\\n")
 fill = os.open("fill", os.O_WRONLY | os.O_CREAT)
 try:
@@ -312,17 +309,16 @@ os.rename("r/cfg", "r/.git/config")
 say("gone", wait_for(lambda: not os.path.exists("r/.git/config")))
 sys.stdout.write(json.dumps(_results))
 """
-        run = box.run(
-            "python3",
-            "-c",
-            box_tools() + script,
-            workspace=disk / "w",
-            environment={"MEMBRANE_HOME": str(disk / "state")},
-        )
-        assert run.stdout == '{"full": "ENOSPC", "gone": "ok"}', run
-        assert not (disk / "w/r/.git/config").exists()
-    finally:
-        subprocess.run(["umount", "-l", str(disk)], check=True)
+    around = """
+mount -t tmpfs -o size=4m tmpfs "$0" && cp -r "$MEMBRANE_HOME" "$0/state" && mkdir "$0/w" && cd "$0/w" || exit
+MEMBRANE_HOME="$0/state" "$@"; echo " $?"; ls r/.git
+"""
+    command = box.arguments(("python3", "-c", box_tools() + script), ())
+    run = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", around, str(disk), *command],
+        env=box.environment, capture_output=True, text=True, timeout=SECONDS, check=False,
+    )  # fmt: skip
+    assert run.stdout == '{"full": "ENOSPC", "gone": "ok"} 0\nrefs\n', run
 
 
 # ---------------------------------------------------------------- 4: what git goes on with
@@ -409,7 +405,7 @@ say("there", os.path.exists("n/.git/config"))
 evil = b"[core]\\n\\tfsmonitor = x\\n"
 shared[: len(evil)] = evil
 began = time.monotonic()
-say("gone", wait_for(lambda: not os.path.exists("n/.git/config"))); say("soon", time.monotonic() - began < 2)
+say("gone", wait_for(lambda: not os.path.exists("n/.git/config"))); say("soon", time.monotonic() - began < 10)
 say("others", len(os.listdir("b")))
 """
     )
@@ -423,8 +419,8 @@ def test_F66_who_keeps_a_protected_name_open_for_writing_loses_it(box: Box) -> N
         NESTED
         + """
 import mmap, time
-file = open("n/.git/config", "w+b"); file.write(b"[core]\\n\\tbare = false\\n"); file.flush()
 began = time.monotonic()
+file = open("n/.git/config", "w+b"); file.write(b"[core]\\n\\tbare = false\\n"); file.flush()
 say("gone", wait_for(lambda: not os.path.exists("n/.git/config"))); say("patient", time.monotonic() - began > 0.5)
 """
     )

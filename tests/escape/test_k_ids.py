@@ -67,22 +67,23 @@ import threading, time
 os.mkdir("d"); open("f", "w").close()
 directory, file = os.open("d", os.O_RDONLY), os.open("f", os.O_RDWR)
 place = os.dup(directory)
-until = time.monotonic() + 3
+until, over = time.monotonic() + 3, []
 def swap():
-    while time.monotonic() < until:
+    while not over:
         os.dup2(file, place); os.dup2(directory, place)
         try: exchange("d", "f")()
         except OSError: pass
 threading.Thread(target=swap).start()
 tried = made = 0
-while time.monotonic() < until:
+while time.monotonic() < until or not made or tried <= 100:
     for action in (lambda: os.fchmod(place, 0o2755), lambda: os.chmod("d", 0o2755)):
         tried += 1
         try: action(); made += 1
         except OSError: pass
-say("tried", tried > 100); say("made", made > 0); say("bit", bool(os.fstat(file).st_mode & 0o2000))
+over.append(1)
+say("bit", bool(os.fstat(file).st_mode & 0o2000))
 """
-    assert box.attack(script) == {"tried": True, "made": True, "bit": False}
+    assert box.attack(script) == {"bit": False}
 
 
 PID_1 = """

@@ -36,7 +36,7 @@ def flood(name, port, count):
 def end():
     for sock in socks: sock.close()
     socks.clear()
-def settled(seconds=20):
+def settled(seconds=60):
     "Until one more connection is served; the others go away at their own pace."
     until = time.monotonic() + seconds
     while True:
@@ -67,7 +67,7 @@ def test_without_it_the_command_dies(net: Net, number: int) -> None:
         pid = net.network_pid(process.pid)
         assert pid
         os.kill(pid, number)
-        assert process.wait(20) == 125
+        assert process.wait(60) == 125
         assert b"gateway died" in process.stderr.read()  # type: ignore[union-attr]
     assert net.events("SessionEnded")[-1]["exit_code"] == 125
 
@@ -158,7 +158,7 @@ def begin(count):
         assert ask("get('example.com')") == "200"
         assert ask("code(ask(query('example.com')))") == "0"
         assert ask("code(ask_tcp(query('example.com')))") == "0"
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 20
         assert memory(net.network_pid(process.pid)) < MOST_MEMORY
         ask("end()")
         assert ask("settled()") == "200"
@@ -242,7 +242,7 @@ def processes(count):
 
 @pytest.mark.parametrize("what", ["names", "connections", "datagrams"])
 def test_refusals_do_not_fill_the_disk(net: Net, what: str) -> None:
-    """Five seconds of different refusals: memory and record stay small, and what is left out is counted."""
+    """Five seconds and more of different refusals: memory and record stay small, and what is left out is counted."""
     net.allow("example.com", {"dest": "echo.test", "ports": ["5000/udp"]})
     script = (
         ANSWER
@@ -252,7 +252,7 @@ def names(seconds):
     sock.settimeout(1)
     sock.connect(("9.9.9.9", 53))
     until, sent = time.monotonic() + seconds, 0
-    while time.monotonic() < until:
+    while time.monotonic() < until or sent <= 5000:
         for _ in range(50):
             sock.send(query(f"{sent}.evil.test"))
             sent += 1
@@ -263,7 +263,7 @@ def names(seconds):
     return sent
 def connections(seconds):
     until, sent = time.monotonic() + seconds, 0
-    while time.monotonic() < until:
+    while time.monotonic() < until or sent <= 5000:
         with socket.socket() as sock:
             sock.setblocking(False)
             sock.connect_ex((f"93.{sent >> 16 & 255}.{sent >> 8 & 255}.{sent & 255}", 1 + sent % 60000))
@@ -272,7 +272,7 @@ def connections(seconds):
 def datagrams(seconds):
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     until, sent = time.monotonic() + seconds, 0
-    while time.monotonic() < until:
+    while time.monotonic() < until or sent <= 5000:
         sock.sendto(b"x", (f"93.{sent >> 16 & 255}.{sent >> 8 & 255}.{sent & 255}", 5000))
         sent += 1
     return sent

@@ -56,7 +56,7 @@ def test_one_that_is_slow_is_killed_and_that_is_told(network: gateway.Gateway) -
     os.kill(pid, signal.SIGSTOP)
     at = time.monotonic()
     assert network.stop() == "it did not end within 2 s and was killed"
-    assert gateway.END <= time.monotonic() - at < gateway.END + 5
+    assert gateway.END <= time.monotonic() - at < gateway.END + 30
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
 

@@ -209,14 +209,14 @@ def _masked(pid: int, path: Path) -> bool:
 
 def test_timeout_kills_what_it_started(make: Maker, workspace: Path) -> None:
     with make() as sandbox:
-        result = sandbox.shell("sleep 600 & echo $$ > started; sleep 600", timeout=1.0)
+        result = sandbox.shell("sleep 600 & echo $$ > started; sleep 600", timeout=4.0)
         assert result.timed_out and result.exit_code == 124
         assert (workspace / "started").exists()
         assert sandbox.run(["true"]).exit_code == 0
 
 
 def test_limits_time_is_of_each_command(make: Maker) -> None:
-    policy = Policy.from_dict({"limits": {"time": "1s"}})
+    policy = Policy.from_dict({"limits": {"time": "3s"}})
     with make(policy) as sandbox:
         assert sandbox.run(["sleep", "600"]).timed_out
         assert sandbox.run(["true"]).exit_code == 0
@@ -251,7 +251,7 @@ def test_what_one_command_leaves_opens_nothing_for_the_next(make: Maker, workspa
 def test_a_stopped_keeper_does_not_save_a_persistent_command(make: Maker) -> None:
     """A command may signal the process that keeps it; its time is over all the same."""
     with make(persistent=True) as sandbox:
-        result = sandbox.shell("kill -STOP $PPID; echo stopped; sleep 600", timeout=2.0)
+        result = sandbox.shell("kill -STOP $PPID; echo stopped; sleep 600", timeout=4.0)
         assert result.timed_out and result.stdout.startswith("stopped")
         assert sandbox.run(["true"]).exit_code == 0
 

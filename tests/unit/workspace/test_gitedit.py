@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -326,9 +328,11 @@ def test_paths_that_are_not_known(place: Place) -> None:
     assert place.answers == [(1, GO_ON, "")]
 
 
-def test_requests_are_bounded_and_rest(place: Place) -> None:
+def test_requests_are_bounded_and_rest(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count(100.0, 0.25)  # a quarter of a second from each look at it to the next
+    monkeypatch.setattr(gitedit, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     for number in range(MOST_WAITING + 1):
-        place.editor.ask(number, str(place.config), time.monotonic() + 60)
+        place.editor.ask(number, str(place.config), 200.0)
     assert place.answers == [(MOST_WAITING, errno.EACCES, "too many changes at once")]
     assert place.editor.timeout() == 0
     place.lock.unlink()

@@ -46,7 +46,7 @@ def test_a_call_waits_until_the_word(status: os.stat_result) -> None:
 
 def test_bounds() -> None:
     edits = Edits(lambda _message: None)
-    assert all(edits.begin(number, held("/w/.git/config", number)) for number in range(MOST_HELD))
+    assert all(edits.begin(number, held("/w/.git/config", 60.0 * number)) for number in range(MOST_HELD))
     assert not edits.begin(MOST_HELD, held("/w/.git/config"))
     assert [(late.number, late.what, late.why) for late in edits.late()] == [(0, errno.EACCES, "it took too long")]
     assert edits.begin(MOST_HELD, held("/w/.git/config"))

@@ -83,8 +83,12 @@ def test_a_bad_name_is_put_aside_at_once_and_moved_out_at_the_end(world: World) 
 
 
 @pytest.mark.parametrize("answered", [True, False])
-def test_a_worktree_that_is_made_outside_is_waited_for(world: World, tmp_path: Path, answered: bool) -> None:
+def test_a_worktree_that_is_made_outside_is_waited_for(
+    world: World, tmp_path: Path, answered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """git(1) writes the link to it first, and the file that leads back a moment later."""
+    if answered:
+        monkeypatch.setattr(guard_module, "PATIENCE", 60.0)
     outside = tmp_path / "tree"
     outside.mkdir()
     world.start()

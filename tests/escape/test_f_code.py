@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
-from escape_box import Box
+from escape_box import SECONDS, Box
 
 BENIGN = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = false\n"
 EVIL = "[core]\n\tfsmonitor = /tmp/evil\n"
@@ -210,13 +211,23 @@ AGENTS = """
 .claude/settings.json .claude/settings.local.json .claude/commands/x.md .claude/hooks/x .claude/agents/x
 .claude/skills/x
 .mcp.json .codex/config.toml .cursor/mcp.json .cursor/rules/x .gemini/settings.json .opencode/x opencode.json
-.aider.conf.yml .amp/x
+.aider.conf.yml .amp/x .clinerules/hooks/PreToolUse .openhands/hooks.json .github/copilot/settings.json .vibe/tools/x.py
+.qwen/hooks/x .agent/workflows/x
 """
 SHELLS = """
 .bashrc .bash_profile .profile .zshrc .zshenv .envrc .tool-versions mise.toml .mise.toml .config/mise/config.toml
-.ripgreprc .gitconfig .husky/pre-commit
+.ripgreprc .gitconfig .husky/pre-commit lefthook-local.json .config/lefthook.toml .lefthook-local/pre-commit/x prek.toml
+.config/hk.pkl .lazygit.yml .repo/repo/main.py .cshrc .prototools
 """
-EDITORS = ".vscode/tasks.json .idea/workspace.xml .zed/tasks.json .devcontainer/devcontainer.json .exrc .nvim.lua"
+EDITORS = """
+.vscode/tasks.json .idea/workspace.xml .zed/tasks.json .devcontainer/devcontainer.json .exrc .nvim.lua .lazy.lua
+x.sublime-project .fleet/run.json .theia/tasks.json .dir-locals.el hie.yaml rust-analyzer.toml
+"""
+# What programs read in the directory that they start in, whatever they are asked.
+STARTED = """
+.RData .ocamlinit .iex.exs .byebugrc .perldb .lldbinit .latexmkrc rust-toolchain.toml rust-toolchain global.json
+.pnpmfile.cjs .bazelrc .sbtopts
+"""
 
 
 def _taken_away(box: Box, words: str) -> None:
@@ -261,6 +272,29 @@ for name in (".bashrc", ".zshenv", ".profile", ".config/fish/config.fish"):
 """
     assert set(box.attack(script).values()) == {"ok"}
     assert (box.home / ".bashrc").read_text() == "mine" and sorted(os.listdir(box.home)) == [".bashrc"]
+
+
+@pytest.mark.guard_alone
+def test_F30_what_programs_read_where_they_start(box: Box) -> None:
+    _taken_away(box, STARTED)
+
+
+def test_F30_perls_debugger_runs_no_file_of_the_command(box: Box) -> None:
+    """``.perldb``, as one for all: perl(1) outside runs what stands there, and the command can put nothing there."""
+    (box.workspace / "s.pl").write_text("1;\n")
+    debug = ["perl", "-d", "s.pl"]
+    environment = {**os.environ, "PERLDB_OPTS": "NonStop=1"}
+
+    def outside() -> str:
+        return subprocess.run(
+            debug, cwd=box.workspace, env=environment, input="q\n", stdout=-1, text=True, check=False, timeout=SECONDS
+        ).stdout
+
+    script = "attempt('it', write('.perldb', 'print qq(evil ran);'))"
+    assert box.attack(script)["it"] == "EACCES"
+    assert "evil ran" not in outside()
+    box.file(".perldb", "print qq(evil ran);")  # the control
+    assert "evil ran" in outside()
 
 
 @pytest.mark.guard_alone

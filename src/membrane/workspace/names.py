@@ -45,8 +45,21 @@ _PROMPT = "chooses or runs programs by it from the hook of a shell's prompt"
 _START = "runs it when it starts in this directory"
 _HOOKS = "runs what is named in it at the next commit, by the hook that it has installed"
 
+_EVERY = "loads what is named in it, or is chosen by it, whatever it is asked"
+_SERVERS = "starts the servers and programs named in it"
+# lefthook.dev/configuration: every stem with every format.
+_LEFTHOOK = tuple(
+    f"{place}{stem}.{suffix}"
+    for place in ("", ".", ".config/")
+    for stem in ("lefthook", "lefthook-local")
+    for suffix in ("yml", "yaml", "toml", "json", "jsonc")
+)
+
 _BASH, _ZSH = "bash(1), INVOCATION", "zsh(1), STARTUP/SHUTDOWN FILES"
 _MISE = "mise.jdx.dev/configuration.html"
+_QWEN = tuple(
+    f".qwen/{name}" for name in ("settings.json", ".env", "commands", "extensions", "hooks", "agents", "skills")
+)
 _CLAUDE = "code.claude.com/docs/en/settings"
 _GEMINI = "google-gemini/gemini-cli, docs/reference/configuration.md"
 
@@ -67,23 +80,20 @@ TREE_ROWS = (
         ".githooks",
     ),
     *_rows("pre-commit", _HOOKS, "pre-commit.com", ".pre-commit-config.yaml"),
+    *_rows("lefthook", _HOOKS, "lefthook.dev/configuration", *_LEFTHOOK, ".lefthook", ".lefthook-local"),
+    *_rows("prek", _HOOKS, "prek.j178.dev/configuration", "prek.toml", ".pre-commit-config.yml"),
     *_rows(
-        "lefthook",
+        "hk",
         _HOOKS,
-        "lefthook.dev/configuration",
-        "lefthook.yml",
-        "lefthook.yaml",
-        "lefthook.toml",
-        "lefthook.json",
-        ".lefthook.yml",
-        ".lefthook.yaml",
-        ".lefthook.toml",
-        ".lefthook.json",
-        "lefthook-local.yml",
-        ".lefthook-local.yml",
-        ".lefthook",
-        ".config/lefthook.yml",
+        "hk.jdx.dev/configuration.html",
+        "hk.pkl",
+        "hk.local.pkl",
+        ".config/hk.pkl",
+        ".config/hk.local.pkl",
     ),
+    *_rows("git-lfs", "sends and takes large files where it says", "git-lfs-config(5)", ".lfsconfig"),
+    *_rows("lazygit", "runs the pager, editor and commands named in it", "lazygit, docs/Config.md", ".lazygit.yml"),
+    *_rows("repo", "runs it at every repo here", "gerrit.googlesource.com/git-repo, repo", ".repo/repo"),
     *_rows(
         "overcommit",
         _HOOKS,
@@ -117,6 +127,9 @@ TREE_ROWS = (
         "bash", _SHELL, _BASH, ".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".bash_aliases", ".profile"
     ),
     *_rows("zsh", _SHELL, _ZSH, ".zshrc", ".zprofile", ".zshenv", ".zlogin", ".zlogout"),
+    *_rows("tcsh", _SHELL, "tcsh(1), STARTUP AND SHUTDOWN", ".cshrc", ".tcshrc", ".login", ".logout"),
+    *_rows("ksh", _SHELL, "ksh(1), Invocation", ".kshrc", ".mkshrc"),
+    *_rows("fish", _SHELL, "fish(1), Configuration files", ".config/fish"),
     *_rows("direnv", _PROMPT, "direnv(1)", ".envrc"),
     *_rows("asdf or mise", _PROMPT, "asdf-vm.com/manage/configuration.html", ".tool-versions"),
     *_rows(
@@ -136,6 +149,7 @@ TREE_ROWS = (
         ".rtx.toml",
         ".rtx.*.toml",
     ),
+    *_rows("proto", _PROMPT, "moonrepo.dev/docs/proto/config", ".prototools"),
     # interpreters and command-line tools that read a file of the directory they start in
     *_rows("ripgrep", "runs the preprocessor named in it", "rg(1), --pre", ".ripgreprc"),
     *_rows("pdb", _START, "docs.python.org/3/library/pdb.html", ".pdbrc"),
@@ -143,11 +157,44 @@ TREE_ROWS = (
     *_rows(
         "R", "runs the profile that its variables name when it starts in this directory", "R, ?Startup", ".Renviron"
     ),
+    *_rows(
+        "R", "loads it, and runs the function .First in it, when it starts in this directory", "R, ?Startup", ".RData"
+    ),
     *_rows("Octave", _START, "docs.octave.org, Startup Files", ".octaverc"),
     *_rows("GHCi", _START, "downloads.haskell.org/ghc/latest/docs/users_guide/ghci.html", ".ghci"),
     *_rows("irb", _START, "irb(1), FILES", ".irbrc"),
     *_rows("pry", _START, "github.com/pry/pry/wiki/Pry-rc", ".pryrc"),
     *_rows("gdb", _START, "gdb(1), -nx", ".gdbinit"),
+    *_rows("lldb", "runs it where target.load-cwd-lldbinit is set", "lldb(1), CONFIGURATION FILES", ".lldbinit"),
+    *_rows("byebug", _START, "deivid-rodriguez/byebug, GUIDE.md", ".byebugrc"),
+    *_rows("perl's debugger", _START, "perldebug(1), Debugger Customization", ".perldb"),
+    *_rows("ocaml", _START, "ocaml.org/manual/toplevel.html", ".ocamlinit"),
+    *_rows("IEx", _START, "hexdocs.pm/iex/IEx.html", ".iex.exs"),
+    *_rows("PsySH", _START, "github.com/bobthecow/psysh/wiki/Configuration", ".psysh.php"),
+    *_rows(
+        "latexmk",
+        "runs it at every build here, also an editor's",
+        "latexmk(1), CONFIGURATION",
+        ".latexmkrc",
+        "latexmkrc",
+    ),
+    *_rows(
+        "valgrind", "takes options from it: where it writes, what it loads", "valgrind(1), .valgrindrc", ".valgrindrc"
+    ),
+    *_rows("act", "takes options from it: privileges and mounts of its containers", "nektosact.com/usage", ".actrc"),
+    *_rows(
+        "rustup",
+        "runs the toolchain whose path it names at every cargo and rustc here, also an editor's",
+        "rust-lang.github.io/rustup/overrides.html, path",
+        "rust-toolchain.toml",
+        "rust-toolchain",
+    ),
+    *_rows(
+        ".NET",
+        "runs the SDK whose path it names at every dotnet here, also an editor's",
+        "learn.microsoft.com/dotnet/core/tools/global-json, paths",
+        "global.json",
+    ),
     *_rows(
         "Yarn",
         "runs the program and the plugins named in it, whatever it is asked",
@@ -163,6 +210,17 @@ TREE_ROWS = (
         ".yarn/plugins",
     ),
     *_rows(
+        "pnpm",
+        "runs it at every install, whatever scripts are allowed",
+        "pnpm.io/pnpmfile",
+        ".pnpmfile.cjs",
+        ".pnpmfile.mjs",
+    ),
+    *_rows("Bazel", _EVERY, "bazel.build/run/bazelrc; bazelbuild/bazelisk, README.md", ".bazelrc", ".bazeliskrc"),
+    *_rows("Buck", _EVERY, "buck2.build/docs/concepts/buckconfig", ".buckconfig", ".buckconfig.local"),
+    *_rows("Please", _EVERY, "please.build/config.html", ".plzconfig", ".plzconfig.local"),
+    *_rows("sbt", _EVERY, "sbt(1) of sbt/sbt, sbt-runner", ".sbtopts", ".jvmopts"),
+    *_rows(
         "Maven",
         "loads what is named in it at every mvn",
         "maven.apache.org/configure.html",
@@ -177,6 +235,9 @@ TREE_ROWS = (
         ".cargo/config.toml",
         ".cargo/config",
     ),
+    *_rows("rust-analyzer", _SERVERS, "rust-analyzer.github.io/book/configuration.html", "rust-analyzer.toml"),
+    *_rows("haskell-language-server", _SERVERS, "haskell/hie-bios, README.md, bios", "hie.yaml"),
+    *_rows("Merlin", "runs the preprocessors named in it", "ocaml/merlin, .merlin, FLG", ".merlin"),
     # editors
     *_rows(
         "VS Code",
@@ -187,6 +248,25 @@ TREE_ROWS = (
     ),
     *_rows("a JetBrains IDE", _TASKS, "jetbrains.com/help/idea/creating-and-managing-projects.html", ".idea"),
     *_rows("Zed", _TASKS, "zed.dev/docs/tasks", ".zed"),
+    *_rows("Sublime Text", _TASKS, "sublimetext.com/docs/projects.html", "*.sublime-project"),
+    *_rows("Fleet", _TASKS, "jetbrains.com/help/fleet/run-configurations.html", ".fleet"),
+    *_rows("Theia", _TASKS, "theia-ide.org/docs/user_getting_started", ".theia"),
+    *_rows("Nova", _TASKS, "help.nova.app/nova/tasks", ".nova"),
+    *_rows("Kate", _TASKS, "docs.kde.org, Kate, Project plugin and LSP client", ".kateproject"),
+    *_rows("Visual Studio", _TASKS, "learn.microsoft.com/visualstudio/ide/customize-build-and-debug-tasks", ".vs"),
+    *_rows(
+        "Eclipse",
+        "runs the builders named in it when it builds",
+        "help.eclipse.org, External tool builders",
+        ".externalToolBuilders",
+    ),
+    *_rows(
+        "Emacs",
+        "obeys it, code as well where its user has said so",
+        "GNU Emacs Manual, Directory Variables",
+        ".dir-locals.el",
+        ".dir-locals-2.el",
+    ),
     *_rows("Helix", "starts the language servers named in it", "docs.helix-editor.com/languages.html", ".helix"),
     *_rows(
         "coc.nvim",
@@ -198,6 +278,15 @@ TREE_ROWS = (
         "a tool for dev containers", _TASKS, "containers.dev/implementors/spec", ".devcontainer", ".devcontainer.json"
     ),
     *_rows(
+        "Gitpod",
+        "runs it when a workspace starts",
+        "gitpod.io/docs/references/gitpod-yml",
+        ".gitpod.yml",
+        ".gitpod",
+        ".ona",
+    ),
+    *_rows("Firebase Studio", "runs it when a workspace starts", "firebase.google.com/docs/studio, dev.nix", ".idx"),
+    *_rows(
         "Vim or Neovim",
         "runs it where 'exrc' is set",
         "vim, :help 'exrc'",
@@ -207,6 +296,7 @@ TREE_ROWS = (
         "_exrc",
         ".nvimrc",
         ".nvim.lua",
+        ".lazy.lua",
     ),
     # agents
     *_rows("an MCP client", "starts the servers named in it", "code.claude.com/docs/en/mcp", ".mcp.json", "mcp.json"),
@@ -253,13 +343,29 @@ TREE_ROWS = (
     *_rows("Kiro", _AGENT, "kiro.dev/docs/hooks", ".kiro"),
     *_rows("Roo Code", _AGENT, "docs.roocode.com/features/mcp/using-mcp-in-roo", ".roo/mcp.json"),
     *_rows("Windsurf", _AGENT, "docs.windsurf.com/windsurf/cascade/hooks", ".windsurf/hooks.json"),
-    *_rows("Qwen Code", _AGENT, "QwenLM/qwen-code, docs/users/configuration/settings.md", ".qwen/settings.json"),
+    *_rows("Qwen Code", _AGENT, "QwenLM/qwen-code, docs/users/configuration/settings.md", *_QWEN),
     *_rows("Crush", _AGENT, "charmbracelet/crush, README.md", "crush.json", ".crush.json"),
     *_rows("pi", _AGENT, "badlogic/pi-mono, packages/coding-agent/README.md", ".pi/extensions", ".pi/settings.json"),
     *_rows("Factory", _AGENT, "docs.factory.ai/cli/configuration/settings", ".factory"),
     *_rows(
         "GitHub Copilot", _AGENT, "docs.github.com/copilot, Using hooks with GitHub Copilot agents", ".github/hooks"
     ),
+    *_rows(
+        "GitHub Copilot",
+        _AGENT,
+        "docs.github.com/copilot, Customizing Copilot CLI",
+        ".github/copilot",
+        ".github/agents",
+        ".github/skills",
+        ".github/extensions",
+    ),
+    *_rows("Cline", "runs it at each step of a task", "docs.cline.bot/customization/hooks", ".clinerules/hooks"),
+    *_rows("Vibe", _AGENT, "mistralai/mistral-vibe, README.md", ".vibe"),
+    *_rows("Grok CLI", _AGENT, "superagent-ai/grok-cli, README.md", ".grok"),
+    *_rows("iFlow", _AGENT, "platform.iflow.cn/docs, hooks", ".iflow"),
+    *_rows("CodeBuddy", _AGENT, "codebuddy.ai/docs/cli/hooks", ".codebuddy"),
+    *_rows("Qoder", _AGENT, "docs.qoder.com/cli/hooks", ".qoder"),
+    *_rows("Tabnine", _AGENT, "docs.tabnine.com, MCP", ".tabnine"),
     *_rows("Amazon Q", _AGENT, "aws/amazon-q-developer-cli, docs/agent-format.md", ".amazonq"),
     *_rows("Kilo Code", _AGENT, "kilo.ai/docs/features/mcp/using-in-kilo-code", ".kilocode"),
     *_rows("Trae", _AGENT, "docs.trae.ai/ide/model-context-protocol", ".trae"),
@@ -270,9 +376,12 @@ TREE_ROWS = (
         "runs it when a session starts",
         "docs.openhands.dev, Repository customization",
         ".openhands/setup.sh",
+        ".openhands/hooks.json",
+        ".openhands/hooks",
         ".openhands/pre-commit.sh",
     ),
     *_rows("an agent", _SAYS, "agentskills.io/specification", ".agents/skills"),
+    *_rows("Antigravity", _SAYS, "antigravity.google/docs/skills", ".agent/skills", ".agent/workflows", ".agent/rules"),
     # ours
     *_rows("membrane", "takes it for the policy of the next run", "docs/policy.md", ".membrane.yaml"),
 )

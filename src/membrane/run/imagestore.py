@@ -6,6 +6,8 @@ What is there is described in ``run.images``.  What was begun has a name with a 
 fetches or prunes next.  Who changes something has the lock (flock(2)) of the whole: a second fetch waits for the first,
 and then finds what it wanted.
 
+Programs that run outside (skopeo, zstd) are looked for where no command writes.
+
 Registries, engines and credentials are skopeo's business, which runs outside with the caller's environment, and writes
 an OCI layout that is judged like anybody's (``host.imagefiles``): nothing of it is believed but by digest.  A fetch
 that ends early leaves the layout in ``fetching/KEY``; skopeo gives a blob its name, its digest, when it is whole, and
@@ -27,6 +29,7 @@ import subprocess
 import sys
 import time
 
+from ..changes import outside
 from ..errors import HostError
 from ..escaping import escape
 from ..host import imagefiles
@@ -162,20 +165,22 @@ def pull(
         if kind in IMAGE_PATHS:
             rest = _resolved(rest, roots)
 
+        zstd = outside.program("zstd", *roots) or ""
+
         def step(number: int, count: int) -> None:
             meter.show(f"layer {number} of {count} of {reference}", now=True)
 
         try:
             if kind == "oci":
-                found = imagefiles.read(rest, f"{place}/layers", platform, step)
+                found = imagefiles.read(rest, f"{place}/layers", platform, step, zstd)
             elif kind == "tar":
-                found = imagefiles.read_archive(rest, f"{place}/layers", platform, step)
+                found = imagefiles.read_archive(rest, f"{place}/layers", platform, step, zstd)
             elif kind == "dockerfile":
                 say(f"building the image {reference}")
                 archive = f"{place}/.build-{secrets.token_hex(8)}"
                 try:
                     imagebuild.build(rest, platform, archive, meter.show)
-                    found = imagefiles.read_archive(archive, f"{place}/layers", platform, step)
+                    found = imagefiles.read_archive(archive, f"{place}/layers", platform, step, zstd)
                 finally:
                     if os.path.lexists(archive):
                         os.unlink(archive)
@@ -184,7 +189,7 @@ def pull(
                 work = f"{place}/fetching/{name}"
                 _copy(f"{_TRANSPORTS[kind]}{rest}", work, reference, platform, meter, roots)
                 try:
-                    found = imagefiles.read(work, f"{place}/layers", platform, step)
+                    found = imagefiles.read(work, f"{place}/layers", platform, step, zstd)
                 finally:
                     _remove(work)  # what was refused must not be gone on with
         finally:
@@ -221,8 +226,6 @@ def _copy(source: str, work: str, reference: str, platform: str, meter: Meter, r
     """
     import resource
     from contextlib import suppress
-
-    from ..changes import outside
 
     program = outside.program("skopeo", *roots)
     if program is None:

@@ -87,12 +87,12 @@ def test_a_killed_fetch_leaves_nothing_that_counts(tmp_path: Path, monkeypatch: 
         calls = [0]
         whole = unpack.unpack
 
-        def killed(raw: object, root: int) -> tuple[str, int]:
+        def killed(raw: object, root: int, zstd: str) -> tuple[str, int]:
             calls[0] += 1
             if calls[0] == 2:  # half of the second layer is there
                 os.close(os.open("half", os.O_CREAT | os.O_WRONLY, dir_fd=root))
                 os.kill(os.getpid(), signal.SIGKILL)
-            return whole(raw, root)  # type: ignore[arg-type]
+            return whole(raw, root, zstd)  # type: ignore[arg-type]
 
         unpack.unpack = killed  # type: ignore[assignment]
         try:
@@ -135,6 +135,30 @@ def test_without_skopeo_it_says_what_to_install(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(HostError, match="skopeo") as caught:
         imagestore.pull(str(tmp_path / "state"), "busybox:1")
     assert "apt install skopeo" in caught.value.fix
+
+
+@pytest.mark.needs_tool("zstd")
+def test_zstd_is_none_that_a_command_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stranger's layout with a layer in zstd, and a program of that name in the workspace, first in PATH."""
+    layout, planted = tmp_path / "image", tmp_path / "workspace" / "zstd"
+    image(layout, ONE)
+    named = json.loads((layout / "index.json").read_text())["manifests"][0]["digest"].removeprefix("sha256:")
+    manifest = json.loads((layout / "blobs/sha256" / named).read_text())
+    blob = layout / "blobs/sha256" / manifest["layers"][0]["digest"].removeprefix("sha256:")
+    # Its name stays: of a layer only the digest of what it is unpacked is judged.
+    blob.write_bytes(subprocess.run(["zstd", "-1"], input=ONE, capture_output=True, check=True).stdout)
+    planted.parent.mkdir()
+    planted.write_text(f"#!/bin/sh\n: >{tmp_path}/ran\n")
+    planted.chmod(0o755)
+    monkeypatch.chdir(planted.parent)
+    monkeypatch.setenv("PATH", f"{planted.parent}:{os.environ['PATH']}")
+    kept = imagestore.pull(str(tmp_path / "state"), f"oci:{layout}")
+    assert (tmp_path / "state/images/layers" / kept.layers[0] / "a").read_bytes() == b"1"
+    assert not (tmp_path / "ran").exists()
+    monkeypatch.chdir("/")  # the control: elsewhere it is the one that PATH names
+    with pytest.raises(HostError):
+        imagestore.pull(str(tmp_path / "other"), f"oci:{layout}")
+    assert (tmp_path / "ran").exists()
 
 
 def test_what_skopeo_writes_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,8 +38,8 @@ from ..host.unpack import MOST_BYTES
 from ..plan import mounts
 from ..policy import grammar
 from ..policy.model import IMAGE_PATHS
-from . import imagebuild
-from .images import FILES, Kept, Named, Record, find, kept_as, key_of, place_of, record_of, stamp_of
+from . import imagebuild, imagecontext
+from .images import FILES, Kept, Named, Record, find, is_whole, kept_as, key_of, place_of, record_of, stamp_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -161,9 +161,17 @@ def pull(
         os.chmod(f"{place}/empty", 0o755)  # noqa: S103 - it is seen as the image's own
         if not again and (kept := find(state, reference, platform)) is not None:
             return kept
-        stamp = stamp_of(reference)
+        stamp, content = stamp_of(reference), ""
         if kind in IMAGE_PATHS:
             rest = _resolved(rest, roots)
+        if kind == "dockerfile":
+            content = imagecontext.content(rest)
+            old = kept_as(place, name)
+            if not again and content and old is not None and old.content == content and is_whole(place, old):
+                _write(f"{place}/names/{name}", Named(reference, platform, old.digest, stamp, content))
+                return old
+            if not content:
+                say("what it copies cannot be judged (a link, too many names or bytes): it is built at every start")
 
         zstd = outside.program("zstd", *roots) or ""
 
@@ -198,7 +206,7 @@ def pull(
         if record_of(place, found.digest) is None:  # a run may hold the one that is there
             said = Record(**{name: getattr(found, name) for name in Record.field_names})
             _write(f"{place}/records/{digits}", said)
-        _write(f"{place}/names/{name}", Named(reference, platform, found.digest, stamp))
+        _write(f"{place}/names/{name}", Named(reference, platform, found.digest, stamp, content))
     kept = kept_as(place, name)
     if kept is None:
         raise HostError("keep the image", "what was written is not there", target=reference)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -127,3 +128,55 @@ def test_F134_with_a_layer_over_the_system_volumes_take_owners(box: Box, tmp_pat
         "bound",
         "/data, /new/deep, /var/lib/new/data: over what the image has there, in the layer over the system",
     )
+
+
+def _user(tmp_path: Path, user: str) -> str:
+    """The option for an image with some users, run as one of them."""
+    users = layer(
+        ("etc/passwd", b"root:x:0:0:root:/root:/bin/sh\napp:x:70:71::/app:/sbin/nologin\n"),
+        ("etc/group", b"root:x:0:\napp:x:71:\nstaff:x:50:\n"),
+        ("app/kept", b"of the image\n", 0o600),
+    )
+    programs = of_the_host(*SYSTEM, "chown", "chmod")
+    return f"--image=oci:{image(tmp_path / 'image', programs, users, Env=['PATH=/bin'], User=user)}"
+
+
+def test_F135_the_command_is_the_images_user_and_outside_the_caller(box: Box, tmp_path: Path) -> None:
+    """It owns what it has to write, by the kernel's own ids: nothing of the image's number is left outside."""
+    box.policy(presets=[])
+    option = _user(tmp_path, "app:staff")
+    script = """id; echo $USER; cat /app/kept; touch made $HOME/made && stat -c '%u:%g' made $HOME/made . /app/kept
+    chown 70:50 made && echo chowned"""
+    done = box.run("sh", "-c", script, options=(option,))
+    lines = done.stdout.splitlines()
+    assert lines[:3] == ["uid=70(app) gid=50(staff) groups=50(staff)", "app", "of the image"], done
+    assert lines[3:8] == [*["70:50"] * 4, "chowned"], done
+    details = (box.workspace / "made").stat()
+    assert (details.st_uid, details.st_gid) == (os.getuid(), os.getgid())
+    assert receipt(box)["image: user"][0] == "bound"
+    reviewed = box.run("sh", "-c", "id -u; echo x > new; stat -c %u new", options=(option, "--review"))
+    assert reviewed.stdout == "70\n70\n" and not (box.workspace / "new").exists(), reviewed
+    plain = box.run("sh", "-c", "id -u; cat made && rm made", options=(_user(tmp_path, ""),))  # the control
+    assert plain.stdout == f"{os.getuid()}\n" and not (box.workspace / "made").exists(), plain
+
+
+@pytest.mark.as_root
+@pytest.mark.parametrize("number", [70, 70_000])
+def test_F136_the_number_of_the_image_opens_no_file_of_that_user_of_the_host(
+    box: Box, tmp_path: Path, number: int
+) -> None:
+    """Root's workspace has files of many owners: one of them has the number that the image names."""
+    box.policy(presets=[])
+    other = box.file("other", "of another user", 0o600)
+    os.chown(other, number, number)
+    script = "cat other; echo x > other; chmod 644 other; chown 70:70 other; id -u"
+    done = box.run("sh", "-c", script, options=(_user(tmp_path, str(number)),))
+    assert done.stdout == f"{number}\n", done
+    refused = [line.rpartition(": ")[2] for line in done.stderr.splitlines() if "other" in line]
+    unmapped = "Value too large for defined data type" if number > 65535 else "Operation not permitted"
+    assert refused == ["Permission denied", "Permission denied", unmapped, "Operation not permitted"], done
+    # The control: who has that number outside may.
+    words = ["setpriv", f"--reuid={number}", "--clear-groups", "cat", "/proc/self/fd/0"]
+    assert (other.stat().st_uid, other.read_text()) == (number, "of another user")
+    with other.open("rb") as file:
+        assert subprocess.run(words, stdin=file, capture_output=True, check=True).stdout == b"of another user"

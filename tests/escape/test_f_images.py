@@ -161,7 +161,8 @@ def test_F115_entry_point_command_and_user_are_as_the_receipt_says(box: Box, sys
     events = [json.loads(line) for line in box.events.read_text().splitlines()]
     started = [event for event in events if event["event"] == "SessionStarted"][-1]
     bound = {row["rule"]: row for row in started["assurance"]}
-    assert "run as 77 (uid 77 and gid 0) elsewhere" in bound["image: user"]["mechanism"], bound
+    assert own.stdout.splitlines()[1] == "77", own
+    assert bound["image: user"]["status"] == "bound" and "77: uid 77 and gid 0" in bound["image: user"]["mechanism"]
     assert "read-only overlay of 1 layers" in bound[f"image: {options[0][8:]}"]["mechanism"], bound
 
 

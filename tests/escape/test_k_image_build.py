@@ -57,6 +57,12 @@ def test_K69_a_dockerfile_is_built_inside_once_and_runs(context: Box) -> None:
         assert not (context.state / "containers").exists()
     finally:
         (context.state / "containers.away").rename(context.state / "containers")
+    context.file("root/open.txt", "changed\n")  # what it copies counts, what lies beside it does not
+    context.file("beside", "x")
+    changed = context.run("cat", "/open.txt", options=options, timeout=PATIENCE)
+    assert changed.stdout == "changed\n" and "building" in changed.stderr, changed
+    context.file("beside", "y")
+    assert "building" not in context.run("cat", "/open.txt", options=options).stderr
     context.file("Dockerfile", "FROM scratch\nCOPY absent /\n")
     broken = context.run("true", options=options, timeout=PATIENCE)
     assert broken.returncode == 125 and "cannot build the image" in broken.stderr and "absent" in broken.stderr, broken

@@ -72,6 +72,14 @@ class Image(Value):
     platform: str = ""
 
 
+class _Unpacking(Value):
+    """Where layers go, and how."""
+
+    layers: str
+    step: Step
+    zstd: str
+
+
 def opened(path: str, flags: int) -> int:
     """Open an absolute path without following a link: what it was resolved to is what is opened.
 
@@ -91,12 +99,13 @@ def _silent(_number: int, _count: int) -> None:
     return None
 
 
-def read(path: str, layers: str, platform: str = "", step: Step = _silent) -> Image:
+def read(path: str, layers: str, platform: str = "", step: Step = _silent, zstd: str = "") -> Image:
     """Read the image in the OCI image layout ``path`` and unpack what of it is not in ``layers`` yet.
 
     Args:
         platform: of the image (``grammar.parse_platform``); empty: this machine's.
         step: is called before each layer, with its number and how many there are.
+        zstd: as of ``unpack.unpack``.
 
     Raises:
         BadImage: it is none, or its bytes are others than it says.
@@ -107,12 +116,12 @@ def read(path: str, layers: str, platform: str = "", step: Step = _silent) -> Im
     except OSError as error:
         raise BadImage(cause_of(error), path, f"skopeo copy docker://NAME oci:{path}") from None
     try:
-        return _judged(_Directory(root), path, layers, platform or machine(), step)
+        return _judged(_Directory(root), path, platform or machine(), _Unpacking(layers, step, zstd))
     finally:
         os.close(root)
 
 
-def read_archive(path: str, layers: str, platform: str = "", step: Step = _silent) -> Image:
+def read_archive(path: str, layers: str, platform: str = "", step: Step = _silent, zstd: str = "") -> Image:
     """The same for an archive (``docker save``, ``oci-archive:``), as ``read`` otherwise."""
     try:
         fd = opened(path, os.O_RDONLY | os.O_NONBLOCK)  # a FIFO would wait
@@ -128,7 +137,7 @@ def read_archive(path: str, layers: str, platform: str = "", step: Step = _silen
             raise BadImage(
                 "it is no tar archive of an image (a compressed one is to be unpacked first)", path
             ) from None
-        return _judged(place, path, layers, platform or machine(), step)
+        return _judged(place, path, platform or machine(), _Unpacking(layers, step, zstd))
 
 
 class _Directory:
@@ -187,18 +196,18 @@ class _Archive:
         return name in self._members
 
 
-def _judged(place: _Directory | _Archive, path: str, layers: str, platform: str, step: Step) -> Image:
+def _judged(place: _Directory | _Archive, path: str, platform: str, into: _Unpacking) -> Image:
     try:
         if isinstance(place, _Archive) and not place.has("index.json"):
-            return _read_saved(place, path, layers, platform, step)
-        return _read(place, path, layers, platform, step)
+            return _read_saved(place, path, platform, into)
+        return _read(place, path, platform, into)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError, tarfile.TarError):
         raise BadImage("a document of it is not as the OCI image layout has it", path) from None
     except OSError as error:
         raise BadImage(f"{error.filename or 'a file of it'}: {error.strerror}", path) from None
 
 
-def _read(place: Place, path: str, layers: str, platform: str, step: Step) -> Image:
+def _read(place: Place, path: str, platform: str, into: _Unpacking) -> Image:
     index = json.loads(_bytes(place, "index.json"))
     for _level in range(3):  # an index may name an index
         found = _chosen(index["manifests"], platform)
@@ -215,20 +224,20 @@ def _read(place: Place, path: str, layers: str, platform: str, step: Step) -> Im
         raise BadImage("its indexes name further ones", path)
     digest = named["config"]["digest"]
     blobs = [_blob(each["digest"]) for each in named["layers"]]
-    return _image(place, path, layers, platform, step, _document(place, digest, path), digest, blobs)
+    return _image(place, path, platform, into, _document(place, digest, path), digest, blobs)
 
 
-def _read_saved(place: Place, path: str, layers: str, platform: str, step: Step) -> Image:
+def _read_saved(place: Place, path: str, platform: str, into: _Unpacking) -> Image:
     found = json.loads(_bytes(place, "manifest.json"))
     if len(found) != 1:
         raise BadImage(f"it has {len(found)} images", path, "save one of them")
     data = _bytes(place, found[0]["Config"])
     digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
-    return _image(place, path, layers, platform, step, json.loads(data), digest, found[0]["Layers"])
+    return _image(place, path, platform, into, json.loads(data), digest, found[0]["Layers"])
 
 
 def _image(
-    place: Place, path: str, layers: str, platform: str, step: Step, config: Any, digest: str, blobs: list[str]
+    place: Place, path: str, platform: str, into: _Unpacking, config: Any, digest: str, blobs: list[str]
 ) -> Image:
     """Unpack the layers ``blobs`` of an image with this configuration."""
     ids = config["rootfs"]["diff_ids"]
@@ -255,9 +264,9 @@ def _image(
         raise ValueError
     places = []
     for number, (diff_id, blob) in enumerate(zip(ids, blobs, strict=True), 1):
-        step(number, len(ids))
+        into.step(number, len(ids))
         with place.open(blob) as raw:
-            places.append(os.path.basename(keep(raw, layers, diff_id)))
+            places.append(os.path.basename(keep(raw, into.layers, diff_id, into.zstd)))
     return image.replace(layers=tuple(places))
 
 

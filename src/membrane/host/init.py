@@ -175,7 +175,9 @@ def assemble(start: Start, *, forbidden: bool = False) -> Filters:
 
 
 def _ids(plan: SandboxPlan) -> tuple[int, int, int]:
-    """First uid, first gid, how many of each the inner user namespace maps."""
+    """First uid, first gid, how many of each the command may give to files."""
+    if plan.image_user:  # no root, whose programs give files away and expect that it succeeds (``tracer.owners``)
+        return *plan.image_user, 1
     if plan.mapped:
         return 0, 0, 1 + min(RANGE - 1, *(count for _first, count in plan.subordinate))
     return (0, 0, RANGE) if plan.base_kuid else (plan.uid, plan.gid, 1)

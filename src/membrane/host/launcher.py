@@ -130,7 +130,14 @@ def launcher(channel: Channel, init_channel: Channel, supervisor: int) -> None:
         channel.close()  # else the supervisor would not see the launcher's end
         run_child(lambda: init(start, init_channel, trees, started, theirs), init_channel)
     with Step(channel, "map the inner user namespace"):
-        if root:
+        if plan.image_user:
+            from .trees import id_map
+
+            # What is 0 in the outer namespace has the image's number, and gives it its own; a plain caller is alone.
+            shows = (("uid_map", plan.image_user[0], plan.uid), ("gid_map", plan.image_user[1], plan.gid))
+            for name, shown, number in shows:
+                write_file(f"/proc/{pid}/{name}", id_map(shown, 0) if root else f"{shown} {number} 1\n")
+        elif root:
             for name in ("uid_map", "gid_map"):
                 write_file(f"/proc/{pid}/{name}", "0 0 65536\n")
         elif further:

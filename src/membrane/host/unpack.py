@@ -2,7 +2,9 @@
 
 Theory of operation
 -------------------
-A layer is a tar archive, perhaps compressed with gzip, which a stranger made (OCI image-spec, layer.md).  Only what is
+A layer is a tar archive, perhaps compressed with gzip or zstd, which a stranger made (OCI image-spec, layer.md).
+For zstd there is no decoder in the standard library before Python 3.14: zstd(1), which has to be installed, gets the
+bytes through a pipe, and no more than that; of what comes back only as much is taken as all bounds allow.  Only what is
 listed here is made of it: directories, regular files, symbolic links, hard links to what the layer has made before, and
 whiteouts.  Devices and FIFOs are left out and counted; any other kind, and any name that cannot be meant, ends the
 whole.  Attributes of the archive are not taken, so no ``user.overlay.*`` and no file capability comes from it; set-id
@@ -24,12 +26,14 @@ import shutil
 import stat
 import tarfile
 import zlib
+from contextlib import suppress
 
 from ..errors import HostError
 from . import syscalls as sc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import IO
 
 MOST_BYTES = 16 << 30  # of one layer, uncompressed
@@ -39,6 +43,11 @@ MOST_DEPTH = 64
 MOST_HEADER = 1 << 20
 MOST_RATIO = 200  # bytes out for each compressed byte, beyond ``FREE_BYTES``
 FREE_BYTES = 16 << 20
+_ZSTD = b"\x28\xb5\x2f\xfd"  # RFC 8878, 3.1.1
+_SKIPPED = b"\x2a\x4d\x18"  # after a byte from 50 to 5f: a frame that decoders skip (3.1.2), as pzstd writes first
+_SILENCE = 60  # seconds in which zstd(1) neither takes nor gives a byte, on a busy machine
+_CPU = 3600  # seconds of a processor for one layer
+_MEMORY = 1 << 30  # bytes of its address space; of its window 128 MiB, which is the program's own bound
 _CHUNK = 1 << 16
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 _XATTR = "user.overlay.opaque"  # overlayfs.rst, "userxattr"
@@ -48,26 +57,116 @@ _LOOKUP = sc.RESOLVE_IN_ROOT | sc.RESOLVE_NO_MAGICLINKS
 class BadLayer(HostError):
     """The layer is refused; nothing of it was kept."""
 
-    def __init__(self, cause: str, target: str = "") -> None:
-        super().__init__("unpack a layer", cause, target=target, fix=("get the image again, from who made it",))
+    def __init__(self, cause: str, target: str = "", *fix: str) -> None:
+        fix = fix or ("get the image again, from who made it",)
+        super().__init__("unpack a layer", cause, target=target, fix=fix)
+
+
+class _Zstd:
+    """A zstd(1) process, which uncompresses what it is fed.
+
+    Args:
+        program: its path.
+        feed: gives the next compressed bytes; empty at their end.
+    """
+
+    def __init__(self, program: str, feed: Callable[[], bytes]) -> None:
+        import resource
+        import select
+        import subprocess
+
+        self._feed, self._left = feed, b""
+        words = [program, "--decompress", "--stdout", "--quiet", "--memory=128MB"]
+        try:
+            self._process = subprocess.Popen(
+                words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd="/", env={}
+            )
+        except OSError as error:
+            raise BadLayer(f"{program} cannot be started ({error.strerror})", "", "apt install zstd") from None
+        for limit, most in (
+            (resource.RLIMIT_CPU, _CPU),
+            (resource.RLIMIT_AS, _MEMORY),
+            (resource.RLIMIT_FSIZE, 0),
+            (resource.RLIMIT_CORE, 0),
+        ):
+            with suppress(ProcessLookupError, ValueError):  # it has ended; the caller's own is lower
+                resource.prlimit(self._process.pid, limit, (most, most))
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._to, self._from = self._process.stdin, self._process.stdout
+        os.set_blocking(self._to.fileno(), False)
+        self._poll = select.poll()
+        self._poll.register(self._to, select.POLLOUT)
+        self._poll.register(self._from, select.POLLIN)
+
+    def more(self) -> bytes:
+        """The next uncompressed bytes; empty at their end.
+
+        Raises:
+            BadLayer: it cannot read them, or takes too long.
+        """
+        while True:
+            ready = [fd for fd, _event in self._poll.poll(_SILENCE * 1000)]
+            if not ready:
+                raise BadLayer(f"zstd neither takes nor gives a byte for {_SILENCE} s")
+            if self._from.fileno() in ready:
+                if data := os.read(self._from.fileno(), _CHUNK):
+                    return data
+                if status := self._process.wait(_SILENCE):
+                    raise BadLayer(f"zstd cannot read it (status {status})")
+                return b""
+            self._left = self._left or self._feed()
+            try:
+                self._left = self._left[os.write(self._to.fileno(), self._left) :] if self._left else self._close()
+            except BrokenPipeError:
+                self._close()
+
+    def _close(self) -> bytes:
+        """Nothing more is fed."""
+        self._poll.unregister(self._to)
+        self._to.close()
+        return b""
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._to.close()
+        self._from.close()
 
 
 class _Source:
     """The uncompressed bytes of a layer, counted and digested; what ``tarfile`` needs of a file that only goes on."""
 
-    def __init__(self, raw: IO[bytes]) -> None:
+    def __init__(self, raw: IO[bytes], zstd: str) -> None:
         self._raw = raw
         self._kept = raw.read(_CHUNK)
         self._in, self._out, self._position = len(self._kept), 0, 0
         self._inflate = zlib.decompressobj(31) if self._kept[:2] == b"\x1f\x8b" else None
-        if self._kept[:4] == b"\x28\xb5\x2f\xfd":  # RFC 8878, 3.1.1
-            raise BadLayer("it is compressed with zstd, which is not read; skopeo copy --dest-compress-format gzip")
+        self._zstd: _Zstd | None = None
+        if self._kept[:4] == _ZSTD or (self._kept[1:4] == _SKIPPED and self._kept[0] & 0xF0 == 0x50):
+            if not zstd:
+                cause = "it is compressed with zstd, and the program zstd is not installed"
+                raise BadLayer(cause, "", "apt install zstd", "skopeo copy --dest-compress-format=gzip")
+            self._zstd = _Zstd(zstd, self._feed)
         self._ready = b""
         self.digest = hashlib.sha256()
         self.header = MOST_HEADER  # bytes that may be read before the next entry is known
 
+    def _feed(self) -> bytes:
+        data, self._kept = self._kept, b""
+        if not data:
+            data = self._raw.read(_CHUNK)
+            self._in += len(data)
+        return data
+
+    def end(self) -> None:
+        if self._zstd is not None:
+            self._zstd.end()
+
     def _more(self) -> bytes:
         while True:
+            if self._zstd is not None:
+                data = self._zstd.more()
+                break
             if not self._kept:
                 self._kept = self._raw.read(_CHUNK)
                 self._in += len(self._kept)
@@ -88,7 +187,8 @@ class _Source:
         self._out += len(data)
         if self._out > MOST_BYTES:
             raise BadLayer(f"it has more than {MOST_BYTES} bytes")
-        if self._inflate is not None and self._out > FREE_BYTES + MOST_RATIO * self._in:
+        packed = self._inflate is not None or self._zstd is not None
+        if packed and self._out > FREE_BYTES + MOST_RATIO * self._in:
             raise BadLayer(f"it grows by more than {MOST_RATIO} times")
         self.digest.update(data)
         return data
@@ -127,12 +227,13 @@ class _Source:
             pass
 
 
-def unpack(raw: IO[bytes], root: int) -> tuple[str, int]:
+def unpack(raw: IO[bytes], root: int, zstd: str = "") -> tuple[str, int]:
     """Unpack a layer.
 
     Args:
-        raw: the layer's bytes, plain or gzip.
+        raw: the layer's bytes, plain, gzip or zstd.
         root: a descriptor of an empty directory that nobody else writes.
+        zstd: the path of zstd(1), which no command could have written; empty: there is none.
 
     Returns:
         ``sha256:`` and the digest of the uncompressed bytes; the number of entries that were left out.
@@ -141,8 +242,8 @@ def unpack(raw: IO[bytes], root: int) -> tuple[str, int]:
         BadLayer: it has what is not taken, or is more than a bound.
     """
     left_out = entries = 0
+    source = _Source(raw, zstd)
     try:
-        source = _Source(raw)
         # TarFile takes anything with read, seek and tell.
         with tarfile.TarFile(fileobj=source, errorlevel=2) as archive:  # type: ignore[arg-type]
             while (info := archive.next()) is not None:
@@ -158,15 +259,18 @@ def unpack(raw: IO[bytes], root: int) -> tuple[str, int]:
         source.finish()
     except (tarfile.TarError, zlib.error, EOFError, ValueError, OverflowError, RecursionError) as error:
         raise BadLayer(f"no archive that can be read ({type(error).__name__})") from None
+    finally:
+        source.end()
     return f"sha256:{source.digest.hexdigest()}", left_out
 
 
-def keep(raw: IO[bytes], layers: str, diff_id: str) -> str:
+def keep(raw: IO[bytes], layers: str, diff_id: str, zstd: str = "") -> str:
     """The directory of the layer ``diff_id`` in ``layers``, unpacked once.
 
     Args:
         layers: a directory of our state.
         diff_id: what the image's configuration says, ``sha256:`` and 64 hexadecimal digits.
+        zstd: as of ``unpack``.
 
     Raises:
         BadLayer: the bytes are others, or are refused.
@@ -184,7 +288,7 @@ def keep(raw: IO[bytes], layers: str, diff_id: str) -> str:
         root = os.open(f"{work}/root", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fchmod(root, 0o755)
-            found, _left_out = unpack(raw, root)
+            found, _left_out = unpack(raw, root, zstd)
         finally:
             os.close(root)
         if found != diff_id:

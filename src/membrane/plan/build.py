@@ -296,12 +296,13 @@ def build(policy: Policy, facts: HostFacts) -> SandboxPlan:
         from .system import bindings as bindings_of_system
 
         of_system = bindings_of_system(policy, facts)
-    of_image, stop = list[RuleBinding](), 15
+    of_image, stop, image_user = list[RuleBinding](), 15, None
     if facts.image is not None:
         from .image import bindings as bindings_of_image
-        from .image import stop_signal
+        from .image import stop_signal, user
 
         of_image, stop = bindings_of_image(policy, facts.image, facts), stop_signal(facts.image) or stop
+        image_user = user(policy, facts.image, facts)
     further = policy.containers == "nested" or policy.system != "read-only"
     given = facts.subordinate if further and not facts.root else None
     return SandboxPlan(
@@ -322,15 +323,16 @@ def build(policy: Policy, facts: HostFacts) -> SandboxPlan:
         trust_source=facts.image.bundle if facts.image is not None and trust else "",
         java_trust=java_trust,
         subordinate=(given.uids, given.gids) if given is not None else ((0, 0), (0, 0)),
+        image_user=image_user,
     )
 
 
 def identity(plan: SandboxPlan) -> str:
     """As whom the command runs."""
     if plan.base_kuid:
-        return f"uid {plan.uid} as kuid {plan.base_kuid}"
-    if plan.mapped:
-        return f"uid 0 as kuid {plan.uid}"
+        return f"uid {plan.ids[0]} as kuid {plan.base_kuid}"
+    if plan.mapped or plan.image_user:
+        return f"uid {plan.ids[0]} as kuid {plan.uid}"
     # A root whose sandbox has no ids of its own: no CAP_SYS_ADMIN, or a workspace without id maps (overlayfs).
     return f"uid {plan.uid}" if plan.uid else "uid 0 as itself"
 

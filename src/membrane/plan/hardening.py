@@ -117,7 +117,7 @@ def environment(
     if facts.image is not None:
         from .image import environment as of_image
 
-        out = of_image(facts.image, out, frozenset(rule.name for rule in policy.env if rule.value is None))
+        out = of_image(policy, facts, out)
     out.setdefault("PATH", "/usr/local/bin:/usr/bin:/bin")
     out.update(HOME=home, PWD=facts.workspace, MEMBRANE="1")
     if facts.user:

@@ -11,10 +11,13 @@ image cannot have, whatever it holds there: a link of it is never on the way to 
 Of /etc our files come first, as names of a layer above the image's: whatever the image has under these names, a link
 that leads elsewhere as well, is not looked at.
 
-The command runs as ``docker run`` would run it, but for who runs it (the caller's id, as the sandbox has no other) and
-where it begins: a command of the caller's in the workspace, which it is about, and the image's own in the directory
-that the image names.  A volume is an overlay over what the image has there, with a layer for one run (``run.layers``):
-that is a private directory, seeded with the image's content.
+The command runs as ``docker run`` would run it, but for where it begins: a command of the caller's in the workspace,
+which it is about, and the image's own in the directory that the image names.  The user that the image names is the
+caller under that number: the kernel's ids stay what they are without an image, and only the map of the command's user
+namespace gives them the image's (user_namespaces(7)), so it owns workspace, home and every file of the image, and needs
+no subordinate ids.  Root is not had in this way, whose programs would count on rights that it lacks.  A volume is an
+overlay over what the image has there, with a layer for one run (``run.layers``): that is a private directory, seeded
+with the image's content.
 """
 
 from __future__ import annotations
@@ -109,19 +112,20 @@ def _own(
     """Below a layer over ``path``: empty files that are bound over, and files that the command can replace."""
     if path != "/etc":
         return (), ()
-    return (*names, *_FILES[:3]), (("passwd", passwd(image, facts)), ("group", group(image, facts)))
+    return (*names, *_FILES[:3]), (("passwd", passwd(image, facts, None)), ("group", group(image, facts, None)))
 
 
-def etc(image: ImageFacts, facts: HostFacts, names: tuple[str, ...], *, layered: bool = False) -> list[MountOp]:
+def etc(policy: Policy, image: ImageFacts, facts: HostFacts, names: tuple[str, ...]) -> list[MountOp]:
     """Our files in /etc, before those of the image; after what is private to the view is there.
 
     Args:
         names: files below /etc that are filled later.
-        layered: as of ``operations``, which has made places for them.
     """
+    layered = policy.system != "read-only"  # ``operations`` has made places for them
+    own = user(policy, image, facts)
     ops: list[MountOp] = [] if layered else [Layer("/etc", (*names, *_FILES))]
     hosts = f"127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n127.0.1.1 {facts.hostname}\n"
-    users = () if layered else (("passwd", passwd(image, facts)), ("group", group(image, facts)))
+    users = () if layered else (("passwd", passwd(image, facts, own)), ("group", group(image, facts, own)))
     for name, content in (
         ("resolv.conf", _RESOLV_CONF),
         ("hosts", hosts.encode()),
@@ -192,6 +196,18 @@ def who(image: ImageFacts) -> tuple[int, int] | None:
     return (uid, gid) if uid >= 0 and gid >= 0 else None
 
 
+def user(policy: Policy, image: ImageFacts, facts: HostFacts) -> tuple[int, int] | None:
+    """The ids under which the command knows the caller's, as the image names them; None: it knows them as they are.
+
+    Not root's for another caller: one id has no rights over others, which programs of uid 0 take for granted.  With a
+    layer over the system and with ``containers: nested`` the command is root, and that is said (``bindings``).
+    """
+    ids = who(image) if image.user else None
+    if ids in (None, (facts.uid, facts.gid)) or policy.system != "read-only" or policy.containers == "nested":
+        return None
+    return None if ids is not None and not ids[0] and facts.uid else ids
+
+
 def _number(text: str) -> int:
     """An id, or -1."""
     number = int(text) if text.isascii() and text.isdecimal() and len(text) <= 10 else -1
@@ -216,32 +232,54 @@ def _is_ours(image: ImageFacts, path: str) -> bool:
     return any(tree.path == path and tree.kind == "expanded" for tree in image.trees)
 
 
-def _name(facts: HostFacts) -> str:
-    """The caller's name, if it can stand in passwd(5); that of uid 0 is what every program looks for."""
-    if facts.uid == 0 or facts.system is not None:
+def _name(image: ImageFacts, facts: HostFacts, own: tuple[int, int] | None) -> str:
+    """The name of who runs the command, if it can stand in passwd(5): the image's for its user, else the caller's; that
+    of uid 0 is what every program looks for."""
+    if _ids(facts, own)[0] == 0:
         return "root"
-    plain = facts.user.isascii() and facts.user.replace("-", "").replace("_", "").replace(".", "").isalnum()
-    return facts.user if plain else "user"
+    if own is not None and (known := _named(image.passwd, own[0])):
+        return known
+    return facts.user if _is_plain(facts.user) and facts.uid else "user"
 
 
-def _ids(facts: HostFacts) -> tuple[int, int]:
+def _is_plain(name: str) -> bool:
+    return name.isascii() and name.replace("-", "").replace("_", "").replace(".", "").isalnum()
+
+
+def _named(file: bytes, number: int) -> str:
+    """The first name of an id in passwd(5) or group(5) of the image; empty: none that is plain."""
+    rows = (row.split(b":") for row in file.split(b"\n"))
+    name = next((row[0] for row in rows if len(row) > 2 and _number_of(row[2]) == number), b"")
+    text = name.decode("ascii", "replace")
+    return text if _is_plain(text) else ""
+
+
+def _ids(facts: HostFacts, own: tuple[int, int] | None) -> tuple[int, int]:
     """As whom the command runs: with a layer over the system as root."""
-    return (facts.uid, facts.gid) if facts.system is None else (0, 0)
+    return own or (facts.uid, facts.gid) if facts.system is None else (0, 0)
 
 
-def passwd(image: ImageFacts, facts: HostFacts) -> bytes:
-    """The image's passwd(5) with the caller in it, first: no other line has that name or number."""
-    name = _name(facts)
+def passwd(image: ImageFacts, facts: HostFacts, own: tuple[int, int] | None) -> bytes:
+    """The image's passwd(5) with who runs the command in it, first: no other line has that name or number.
+
+    Its home is the sandbox's, which can be written, as ``HOME`` says: programs that ask passwd(5) (ssh, Java) and those
+    that ask the variable have to find the same.
+
+    Args:
+        own: as ``user`` gives it.
+    """
+    name = _name(image, facts, own)
     home = facts.home if ":" not in facts.home and facts.home.isprintable() else "/"
-    uid, gid = _ids(facts)
+    uid, gid = _ids(facts, own)
     line = f"{name}:x:{uid}:{gid}:{name}:{home}:{image.shell}\n"
     return _with(image.passwd, line, name, uid)
 
 
-def group(image: ImageFacts, facts: HostFacts) -> bytes:
-    """The image's group(5) with the caller's group in it, by the same rule."""
-    name = _name(facts)
-    _uid, gid = _ids(facts)
+def group(image: ImageFacts, facts: HostFacts, own: tuple[int, int] | None) -> bytes:
+    """The image's group(5) with the group of who runs the command in it, by the same rule."""
+    _uid, gid = _ids(facts, own)
+    known = _named(image.group, gid) if own is not None else ""
+    name = known or _name(image, facts, own)
     return _with(image.group, f"{name}:x:{gid}:\n", name, gid)
 
 
@@ -254,13 +292,19 @@ def _with(file: bytes, line: str, name: str, number: int) -> bytes:
     return b"".join(out)
 
 
-def environment(image: ImageFacts, given: dict[str, str], explicit: frozenset[str]) -> dict[str, str]:
-    """The variables of the image over those that a run passes by itself.
+def environment(policy: Policy, facts: HostFacts, given: dict[str, str]) -> dict[str, str]:
+    """The variables of the image of ``facts`` over those that a run passes by itself.
 
     Args:
         given: of the caller, as the policy passes them.
-        explicit: names among them that a rule of the policy names.
     """
+    image = facts.image
+    assert image is not None
+    explicit = {rule.name for rule in policy.env if rule.value is None}
+    own = user(policy, image, facts)
+    if own is not None:
+        name = _name(image, facts, own)
+        given = {**given, **{each: name for each in ("USER", "LOGNAME") if each not in explicit}}
     out = {name: value for name, value in given.items() if name in explicit or name not in ("PATH", "SHELL")}
     for row in image.environ:
         name, _, value = row.partition("=")
@@ -285,8 +329,11 @@ def bindings(policy: Policy, image: ImageFacts | None, facts: HostFacts) -> list
     out = [RuleBinding(f"image: {policy.image}", "policy", how)]
     if image.entrypoint:
         out.append(RuleBinding("image: entry point", image.reference, (" ".join(image.entrypoint),)))
-    ids, uid = who(image), _ids(facts)[0]
-    if image.user and (ids is None or ids[0] != uid):
+    ids, own, uid = who(image), user(policy, image, facts), _ids(facts, None)[0]
+    if own is not None:
+        said = f"{image.user}: uid {own[0]} and gid {own[1]}, which are the caller's outside and own its files"
+        out.append(RuleBinding("image: user", image.reference, (said,)))
+    elif image.user and (ids is None or ids[0] != uid):
         known = "whom its passwd(5) does not know" if ids is None else f"uid {ids[0]} and gid {ids[1]}"
         said = f"its commands run as {image.user} ({known}) elsewhere; here as uid {uid}, which owns its files"
         out.append(RuleBinding("image: user", image.reference, (said,), "partial"))

@@ -443,7 +443,7 @@ class SandboxPlan(Value):
     hardening: HardeningPlan
     environment: tuple[tuple[str, str], ...]
     base_kuid: int  # first kuid of the private range; 0: identity map of the caller
-    uid: int  # inside
+    uid: int  # of the command, counted from ``base_kuid``
     gid: int
     bindings: tuple[RuleBinding, ...]
     inspect: bool = False  # the gateway is there from the start, with a certificate authority of its own
@@ -457,6 +457,12 @@ class SandboxPlan(Value):
     # Of a plain caller, with ``containers: nested`` or ``system``: first and number of the uids, and of the gids, that
     # the command's user namespace maps beside the caller's, which is 0 there.
     subordinate: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (0, 0))
+    image_user: tuple[int, int] | None = None  # what its user namespace shows them as, where an image names a user
+
+    @property
+    def ids(self) -> tuple[int, int]:
+        """The uid and gid of the command inside, unless it is root in a namespace of its own (``containers``)."""
+        return (0, 0) if self.mapped else self.image_user or (self.uid, self.gid)
 
     @property
     def mapped(self) -> bool:

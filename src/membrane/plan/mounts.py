@@ -561,7 +561,7 @@ def base(policy: Policy, facts: HostFacts) -> tuple[MountOp, ...]:
         ops += [*_sockets(policy, facts), *_host_sockets(policy, facts), *_masks(policy, facts)]
         return tuple(_only_private_mount_points(ops, "project" if made.root_hidden else "host", facts.state))
     if facts.image is not None:
-        ops += image.etc(facts.image, facts, agents, layered=layered)
+        ops += image.etc(policy, facts.image, facts, agents)
         ops += image.volumes(facts.image, facts)
     else:
         ops += () if layered else _instructions(facts)

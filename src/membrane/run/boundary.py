@@ -644,6 +644,7 @@ class Boundary(ABC):
             set_ids=plan.hardening.set_ids,
             strips=plan.hardening.strips,
             owned=plan.owned,
+            ids=plan.ids,
         )
         live = bool(self.options.events) or self._on_line is not None
 

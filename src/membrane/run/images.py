@@ -10,7 +10,7 @@ reference stands for).  Each file is written beside its place and renamed, so wh
 A run holds a shared lock (flock(2)) of its record as long as it lives; what is in use is not removed.  A run that was
 killed has let go, and its sandbox ends with it.  What a reference stands for is what it stood for when it was fetched,
 as with ``docker run``, so such a run asks no registry; of a directory or file it is fetched again when that has
-changed.
+changed, and of a Dockerfile when what it copies has (``run.imagecontext``).
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ class Named(Message):
     platform: str  # that was asked for; empty: this machine's
     digest: str  # of the record
     stamp: tuple[int, ...]  # of the directory or file that it came from
+    content: str  # of a Dockerfile and what it copies (``imagecontext.content``); empty: nothing is known
 
 
 class Record(Message):
@@ -72,6 +73,7 @@ class Kept(Value):
     said: Record
     stamp: tuple[int, ...] = ()  # of the directory or file that it came from
     platform: str = ""  # as of ``Named``
+    content: str = ""
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -113,7 +115,7 @@ def kept_as(place: str, name: str) -> Kept | None:
     found = record_of(place, row.digest) if isinstance(row, Named) else None
     if found is None or not isinstance(row, Named):
         return None
-    return found.replace(reference=row.reference, stamp=row.stamp, platform=row.platform)
+    return found.replace(reference=row.reference, stamp=row.stamp, platform=row.platform, content=row.content)
 
 
 def record_of(place: str, digest: str) -> Kept | None:
@@ -140,7 +142,12 @@ def find(state: str, reference: str, platform: str = "") -> Kept | None:
     kept = kept_as(place, key_of(reference, platform))
     if kept is None or (kept.reference, kept.platform) != (reference, platform) or kept.stamp != stamp_of(reference):
         return None
-    return kept if all(os.path.isdir(f"{place}/layers/{layer}") for layer in kept.layers) else None
+    return kept if is_whole(place, kept) else None
+
+
+def is_whole(place: str, kept: Kept) -> bool:
+    """Are all its layers there?"""
+    return all(os.path.isdir(f"{place}/layers/{layer}") for layer in kept.layers)
 
 
 def stamp_of(reference: str) -> tuple[int, ...]:
@@ -148,6 +155,10 @@ def stamp_of(reference: str) -> tuple[int, ...]:
     kind, _, rest = reference.partition(":")  # ``grammar.parse_image`` has seen it; a start does without that module
     if kind not in IMAGE_PATHS:
         return ()
+    if kind == "dockerfile":
+        from . import imagecontext
+
+        return imagecontext.stamp(rest)
     try:
         details = os.stat(f"{rest}/index.json" if kind == "oci" else rest)
     except OSError:
@@ -171,17 +182,6 @@ def need(state: str, reference: str, fetch: Callable[[], Kept], platform: str = 
     raise HostError("use the image", "it is removed again and again", target=reference)
 
 
-def held_is(held: Use, image: ImageFacts | None) -> None:
-    """Is what the view shows what is held?
-
-    Raises:
-        HostError: the reference stands for another image meanwhile, which might be removed while it is used.
-    """
-    if image is not None and image.digest != held.digest:
-        cause = "another membrane has fetched a newer one meanwhile, and this one is not held"
-        raise HostError("use the image", cause, target=image.reference, fix=("run it again",))
-
-
 def use(state: str, kept: Kept) -> Use | None:
     """Hold the image for a run; None: it was removed a moment ago."""
     import fcntl
@@ -201,13 +201,16 @@ def use(state: str, kept: Kept) -> Use | None:
     return None
 
 
-def shown(policy: Policy, facts: HostFacts) -> HostFacts:
+def shown(policy: Policy, facts: HostFacts, held: str = "") -> HostFacts:
     """``facts`` with the image of ``policy``, and about its paths; as they are where it is not here yet.
+
+    Args:
+        held: the digest of the one that a run holds, whatever the reference stands for meanwhile; empty: none is held.
 
     Raises:
         BadImage: its trees cannot be shown.
     """
-    kept = find(facts.state, policy.image, policy.platform)
+    kept = record_of(place_of(facts.state), held) if held else find(facts.state, policy.image, policy.platform)
     if kept is None or policy.view == "host":
         return facts
     place = place_of(facts.state)

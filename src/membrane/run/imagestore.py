@@ -6,6 +6,8 @@ What is there is described in ``run.images``.  What was begun has a name with a 
 fetches or prunes next.  Who changes something has the lock (flock(2)) of the whole: a second fetch waits for the first,
 and then finds what it wanted.
 
+Programs that run outside (skopeo, zstd) are looked for where no command writes.
+
 Registries, engines and credentials are skopeo's business, which runs outside with the caller's environment, and writes
 an OCI layout that is judged like anybody's (``host.imagefiles``): nothing of it is believed but by digest.  A fetch
 that ends early leaves the layout in ``fetching/KEY``; skopeo gives a blob its name, its digest, when it is whole, and
@@ -27,6 +29,7 @@ import subprocess
 import sys
 import time
 
+from ..changes import outside
 from ..errors import HostError
 from ..escaping import escape
 from ..host import imagefiles
@@ -35,8 +38,8 @@ from ..host.unpack import MOST_BYTES
 from ..plan import mounts
 from ..policy import grammar
 from ..policy.model import IMAGE_PATHS
-from . import imagebuild
-from .images import FILES, Kept, Named, Record, find, kept_as, key_of, place_of, record_of, stamp_of
+from . import imagebuild, imagecontext
+from .images import FILES, Kept, Named, Record, find, is_whole, kept_as, key_of, place_of, record_of, stamp_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -158,24 +161,34 @@ def pull(
         os.chmod(f"{place}/empty", 0o755)  # noqa: S103 - it is seen as the image's own
         if not again and (kept := find(state, reference, platform)) is not None:
             return kept
-        stamp = stamp_of(reference)
+        stamp, content = stamp_of(reference), ""
         if kind in IMAGE_PATHS:
             rest = _resolved(rest, roots)
+        if kind == "dockerfile":
+            content = imagecontext.content(rest)
+            old = kept_as(place, name)
+            if not again and content and old is not None and old.content == content and is_whole(place, old):
+                _write(f"{place}/names/{name}", Named(reference, platform, old.digest, stamp, content))
+                return old
+            if not content:
+                say("what it copies cannot be judged (a link, too many names or bytes): it is built at every start")
+
+        zstd = outside.program("zstd", *roots) or ""
 
         def step(number: int, count: int) -> None:
             meter.show(f"layer {number} of {count} of {reference}", now=True)
 
         try:
             if kind == "oci":
-                found = imagefiles.read(rest, f"{place}/layers", platform, step)
+                found = imagefiles.read(rest, f"{place}/layers", platform, step, zstd)
             elif kind == "tar":
-                found = imagefiles.read_archive(rest, f"{place}/layers", platform, step)
+                found = imagefiles.read_archive(rest, f"{place}/layers", platform, step, zstd)
             elif kind == "dockerfile":
                 say(f"building the image {reference}")
                 archive = f"{place}/.build-{secrets.token_hex(8)}"
                 try:
                     imagebuild.build(rest, platform, archive, meter.show)
-                    found = imagefiles.read_archive(archive, f"{place}/layers", platform, step)
+                    found = imagefiles.read_archive(archive, f"{place}/layers", platform, step, zstd)
                 finally:
                     if os.path.lexists(archive):
                         os.unlink(archive)
@@ -184,7 +197,7 @@ def pull(
                 work = f"{place}/fetching/{name}"
                 _copy(f"{_TRANSPORTS[kind]}{rest}", work, reference, platform, meter, roots)
                 try:
-                    found = imagefiles.read(work, f"{place}/layers", platform, step)
+                    found = imagefiles.read(work, f"{place}/layers", platform, step, zstd)
                 finally:
                     _remove(work)  # what was refused must not be gone on with
         finally:
@@ -193,7 +206,7 @@ def pull(
         if record_of(place, found.digest) is None:  # a run may hold the one that is there
             said = Record(**{name: getattr(found, name) for name in Record.field_names})
             _write(f"{place}/records/{digits}", said)
-        _write(f"{place}/names/{name}", Named(reference, platform, found.digest, stamp))
+        _write(f"{place}/names/{name}", Named(reference, platform, found.digest, stamp, content))
     kept = kept_as(place, name)
     if kept is None:
         raise HostError("keep the image", "what was written is not there", target=reference)
@@ -221,8 +234,6 @@ def _copy(source: str, work: str, reference: str, platform: str, meter: Meter, r
     """
     import resource
     from contextlib import suppress
-
-    from ..changes import outside
 
     program = outside.program("skopeo", *roots)
     if program is None:

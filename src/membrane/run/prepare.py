@@ -94,11 +94,7 @@ class PreparedRun:
         self.image: Use | None = None
         if policy.image:
             self.image = _image(policy, speaks=commands == "one" and not options.quiet)
-        self.facts = facts_for(policy, backend=backend)
-        if self.image is not None:
-            from . import images
-
-            images.held_is(self.image, self.facts.image)
+        self.facts = facts_for(policy, backend=backend, held=self.image.digest if self.image is not None else "")
         policy, self.logins = _with_logins(policy, self.facts, tidy=True)
         policy, self.warnings = mounts.as_found(policy, self.facts)
         self.layers = layers.Layers(policy, self.facts)
@@ -207,12 +203,13 @@ def _say(text: str) -> None:
     print(f"membrane: {visible(text)}", file=sys.stderr)
 
 
-def facts_for(policy: Policy, workspace: str = "", *, backend: Backend | None = None) -> HostFacts:
+def facts_for(policy: Policy, workspace: str = "", *, backend: Backend | None = None, held: str = "") -> HostFacts:
     """What a plan for ``policy`` has to know: of the machine, and of the trees that it speaks of.
 
     Args:
         workspace: absolute; empty: the current directory.
         backend: None: the one for this machine.
+        held: as of ``images.shown``.
     """
     facts = (backend or backends.default()).facts(policy, workspace)
     if policy.file_rules is None:
@@ -223,7 +220,7 @@ def facts_for(policy: Policy, workspace: str = "", *, backend: Backend | None = 
         if policy.image:
             from . import images
 
-            facts = images.shown(policy, facts)
+            facts = images.shown(policy, facts, held)
         facts = layers.planned(policy, facts)
         if policy.workspace == "review":
             from ..changes import cell

@@ -47,4 +47,5 @@ def keeps_owner(scope: Scope, place: Place, uid: int, gid: int) -> bool:
         return False
     if scope.owned is not None and not any(inside(os.fsdecode(place.path), tree) for tree in scope.owned):
         return False  # the kernel changes it
-    return not {uid & UNCHANGED, gid & UNCHANGED} <= {0, UNCHANGED}  # its own ids are the kernel's affair
+    own_uid, own_gid = scope.ids  # the kernel's affair
+    return uid & UNCHANGED not in (own_uid, UNCHANGED) or gid & UNCHANGED not in (own_gid, UNCHANGED)

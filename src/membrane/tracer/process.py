@@ -113,6 +113,7 @@ class Scope(Value):
     # Of a command with capabilities over files and ids (``plan.system``): the trees of the host in which only one owner
     # is known, so that chown(2) can change nothing.  None: it has none.
     owned: tuple[str, ...] | None = None
+    ids: tuple[int, int] = (0, 0)  # uid and gid as the command's user namespace shows them
     tips: tuple[tuple[str, bytes], ...] = ()  # tree, commits that its repository had (``workspace.commits``)
     # Tree, and what ``workspace.beside.Beside`` takes for it.
     beside: tuple[tuple[str, tuple[str, ...], tuple[str, ...], tuple[str, ...]], ...] = ()

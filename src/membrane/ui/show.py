@@ -234,8 +234,8 @@ def plan_data(plan: SandboxPlan, policy: Policy, record: dict[str, Any], seccomp
             "trust": [*plan.trust, *plan.java_trust],
         },
         "process": {
-            "uid": plan.uid,
-            "gid": plan.gid,
+            "uid": plan.ids[0],
+            "gid": plan.ids[1],
             "base_kuid": plan.base_kuid,
             "seccomp_instructions": seccomp,
             "capabilities": f"{plan.hardening.capabilities:#x}",
@@ -316,7 +316,7 @@ def plan(plan: SandboxPlan, policy: Policy, record: dict[str, Any], seccomp: int
     if plan.trust:
         whose = "the session's authority" if plan.inspect else "the authorities of extra_ca"
         lines.append(f"  trust     {whose} beside the system's, in {' '.join(map(escape, network['trust']))}")
-    lines += ["process", f"  user      uid {plan.uid} gid {plan.gid} inside, {_identity(plan)}"]
+    lines += ["process", f"  user      uid {plan.ids[0]} gid {plan.ids[1]} inside, {_identity(plan)}"]
     lines.append(f"  seccomp   {seccomp} instructions{', nested namespaces allowed' if plan.hardening.nested else ''}")
     if plan.hardening.capabilities:
         lines.append(

@@ -8,6 +8,7 @@ import io
 import os
 import shutil
 import stat
+import subprocess
 import tarfile
 from pathlib import Path
 
@@ -32,13 +33,14 @@ def layer(*entries: tuple[tarfile.TarInfo, bytes]) -> bytes:
     return out.getvalue()
 
 
-def kept(tmp_path: Path, plain: bytes, sent: bytes = b"") -> Path:
-    return Path(keep(io.BytesIO(sent or plain), str(tmp_path), f"sha256:{hashlib.sha256(plain).hexdigest()}"))
+def kept(tmp_path: Path, plain: bytes, sent: bytes = b"", zstd: str = "") -> Path:
+    digest = f"sha256:{hashlib.sha256(plain).hexdigest()}"
+    return Path(keep(io.BytesIO(sent or plain), str(tmp_path), digest, zstd))
 
 
-def refused(tmp_path: Path, plain: bytes, says: str, sent: bytes = b"") -> None:
+def refused(tmp_path: Path, plain: bytes, says: str, sent: bytes = b"", zstd: str = "") -> None:
     with pytest.raises(BadLayer, match=says):
-        kept(tmp_path, plain, sent)
+        kept(tmp_path, plain, sent, zstd)
     assert os.listdir(tmp_path) == []
 
 
@@ -182,7 +184,6 @@ def test_work_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     refused(tmp_path, b"".join(some.replace(b"comment", b"comm%03d" % n) + plain[:512] for n in range(8)), "global")
     assert kept(tmp_path, some * 2 + plain).is_dir()
     shutil.rmtree(kept(tmp_path, some * 2 + plain))
-    refused(tmp_path, plain, "zstd", b"\x28\xb5\x2f\xfd" + plain)
     packed = gzip.compress(plain)
     refused(tmp_path, plain, "end too early", packed[:-20])
     refused(tmp_path, plain, "ends within a file|no archive", plain[:100_000])
@@ -195,3 +196,67 @@ def test_work_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
             patch.setattr(module, bound, value)
             refused(tmp_path, plain, says, packed)
     assert kept(tmp_path, plain, packed).is_dir()
+
+
+SKIPPABLE = b"\x50\x2a\x4d\x18\x04\0\0\0size"  # RFC 8878, 3.1.2
+PLAIN = layer((entry("one"), b"\0" * 5_000_000), (entry("two"), os.urandom(300_000)))
+
+
+def zstd() -> str:
+    return shutil.which("zstd") or ""
+
+
+def packed(plain: bytes) -> bytes:
+    return subprocess.run(["zstd", "-1"], input=plain, capture_output=True, check=True).stdout
+
+
+@pytest.mark.needs_tool("zstd")
+def test_zstd_is_read_by_the_program_that_is_installed(tmp_path: Path) -> None:
+    frames = [packed(PLAIN[:200_000]), SKIPPABLE, packed(PLAIN[200_000:])]
+    place = kept(tmp_path, PLAIN, b"".join(frames), zstd())
+    assert (place / "one").stat().st_size == 5_000_000
+    shutil.rmtree(place)
+    assert kept(tmp_path, PLAIN, SKIPPABLE + b"".join(frames), zstd()).is_dir()  # as pzstd begins
+
+
+def test_without_zstd_it_says_what_to_install(tmp_path: Path) -> None:
+    with pytest.raises(BadLayer, match="zstd is not installed") as caught:
+        kept(tmp_path, PLAIN, b"\x28\xb5\x2f\xfd" + PLAIN)
+    assert "apt install zstd" in caught.value.fix and os.listdir(tmp_path) == []
+    refused(tmp_path, PLAIN, "cannot be started", SKIPPABLE, str(tmp_path / "absent"))
+
+
+@pytest.mark.needs_tool("zstd")
+def test_what_zstd_makes_of_a_layer_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = packed(PLAIN)
+    refused(tmp_path, PLAIN, "cannot read it", whole[:-20], zstd())
+    refused(tmp_path, PLAIN, "cannot read it", whole[:4] + b"\xff" * 5000, zstd())
+    refused(tmp_path, PLAIN, "its bytes are", packed(PLAIN + b"\0"), zstd())
+    # A window of 1 GiB is what only --long=30 makes (3.1.1.1.2); the program's own bound refuses it.
+    refused(tmp_path, PLAIN, "cannot read it", whole[:4] + b"\x00\xa0" + b"\0" * 5000, zstd())
+    for bound, value, says in (("MOST_ENTRIES", 1, "entries"), ("MOST_BYTES", 1_000_000, "bytes")):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, bound, value)
+            refused(tmp_path, PLAIN, says, whole, zstd())
+    bomb = layer((entry("zeros"), b"\0" * 40_000_000))
+    sent = packed(bomb)
+    assert len(sent) < 10_000
+    refused(tmp_path, bomb, "times", sent, zstd())
+    monkeypatch.setattr(module, "MOST_RATIO", 1_000_000)  # the control
+    assert kept(tmp_path, bomb, sent, zstd()).is_dir()
+
+
+def test_a_program_that_is_silent_or_fails_ends_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program, layers = tmp_path / "zstd", tmp_path / "layers"
+    layers.mkdir()
+    monkeypatch.setattr(module, "_SILENCE", 0.2)
+    sent = b"\x28\xb5\x2f\xfd" + b"x" * 1_000_000
+    for script, says in (
+        ("exec sleep 1000", "neither takes nor gives"),
+        ("exec 0<&-; exec sleep 1000", "neither takes nor gives"),
+        ("exit 3", "status 3"),
+        ("ulimit -f; ulimit -c", "no archive|its bytes|ends"),
+    ):
+        program.write_text(f"#!/bin/sh\nPATH=/usr/bin:/bin\n{script}\n")
+        program.chmod(0o755)
+        refused(layers, PLAIN, says, sent, str(program))

@@ -18,7 +18,8 @@ from membrane.errors import HostError
 from membrane.host import unpack
 from membrane.host.imagefiles import read
 from membrane.host.imagetree import Tree
-from membrane.plan.model import ImageFacts
+from membrane.plan.model import HostFacts
+from membrane.policy.model import Policy
 from membrane.run import images, imagestore
 
 ONE = layer(("a", b"1"))
@@ -87,12 +88,12 @@ def test_a_killed_fetch_leaves_nothing_that_counts(tmp_path: Path, monkeypatch: 
         calls = [0]
         whole = unpack.unpack
 
-        def killed(raw: object, root: int) -> tuple[str, int]:
+        def killed(raw: object, root: int, zstd: str) -> tuple[str, int]:
             calls[0] += 1
             if calls[0] == 2:  # half of the second layer is there
                 os.close(os.open("half", os.O_CREAT | os.O_WRONLY, dir_fd=root))
                 os.kill(os.getpid(), signal.SIGKILL)
-            return whole(raw, root)  # type: ignore[arg-type]
+            return whole(raw, root, zstd)  # type: ignore[arg-type]
 
         unpack.unpack = killed  # type: ignore[assignment]
         try:
@@ -137,6 +138,30 @@ def test_without_skopeo_it_says_what_to_install(tmp_path: Path, monkeypatch: pyt
     assert "apt install skopeo" in caught.value.fix
 
 
+@pytest.mark.needs_tool("zstd")
+def test_zstd_is_none_that_a_command_wrote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stranger's layout with a layer in zstd, and a program of that name in the workspace, first in PATH."""
+    layout, planted = tmp_path / "image", tmp_path / "workspace" / "zstd"
+    image(layout, ONE)
+    named = json.loads((layout / "index.json").read_text())["manifests"][0]["digest"].removeprefix("sha256:")
+    manifest = json.loads((layout / "blobs/sha256" / named).read_text())
+    blob = layout / "blobs/sha256" / manifest["layers"][0]["digest"].removeprefix("sha256:")
+    # Its name stays: of a layer only the digest of what it is unpacked is judged.
+    blob.write_bytes(subprocess.run(["zstd", "-1"], input=ONE, capture_output=True, check=True).stdout)
+    planted.parent.mkdir()
+    planted.write_text(f"#!/bin/sh\n: >{tmp_path}/ran\n")
+    planted.chmod(0o755)
+    monkeypatch.chdir(planted.parent)
+    monkeypatch.setenv("PATH", f"{planted.parent}:{os.environ['PATH']}")
+    kept = imagestore.pull(str(tmp_path / "state"), f"oci:{layout}")
+    assert (tmp_path / "state/images/layers" / kept.layers[0] / "a").read_bytes() == b"1"
+    assert not (tmp_path / "ran").exists()
+    monkeypatch.chdir("/")  # the control: elsewhere it is the one that PATH names
+    with pytest.raises(HostError):
+        imagestore.pull(str(tmp_path / "other"), f"oci:{layout}")
+    assert (tmp_path / "ran").exists()
+
+
 def test_what_skopeo_writes_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stand-in that would go on for ever; it is ended, and limits are on it from the start."""
     program = tmp_path / "bin" / "skopeo"
@@ -160,13 +185,16 @@ def test_what_skopeo_writes_is_bounded(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_what_is_shown_is_what_is_held(tmp_path: Path) -> None:
+    """The reference may stand for another image a moment later, or for none: another command writes where it is."""
     state, layout = str(tmp_path / "state"), image(tmp_path / "image", ONE)
     held = images.need(state, f"oci:{layout}", lambda: imagestore.pull(state, f"oci:{layout}"))
-    shown = ImageFacts(reference="x", digest=held.digest, layers=1, trees=())
-    images.held_is(held, shown)
-    images.held_is(held, None)
-    with pytest.raises(HostError, match="newer one meanwhile"):
-        images.held_is(held, shown.replace(digest="sha256:0"))
+    image(layout, ONE, TWO)
+    facts = HostFacts(1000, 1000, "u", False, "/home/u", state, "/home/u/w", "box", ())
+    policy = Policy(image=f"oci:{layout}")
+    assert images.shown(policy, facts).image is None  # the control
+    assert (shown := images.shown(policy, facts, held.digest).image) is not None and shown.digest == held.digest
+    imagestore.pull(state, f"oci:{layout}")
+    assert (shown := images.shown(policy, facts, held.digest).image) is not None and shown.layers == 1
     held.end()
 
 

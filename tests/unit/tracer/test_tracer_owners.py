@@ -11,8 +11,13 @@ from membrane.plan.build import BASE_KUID
 from membrane.tracer.owners import UNCHANGED, keeps_owner
 
 
-def scope(uid: int = BASE_KUID, nested: bool = False, owned: tuple[str, ...] | None = None) -> Any:
-    return SimpleNamespace(uid=uid, nested=nested, owned=owned)
+def scope(
+    uid: int = BASE_KUID,
+    nested: bool = False,
+    owned: tuple[str, ...] | None = None,
+    ids: tuple[int, int] = (0, 0),
+) -> Any:
+    return SimpleNamespace(uid=uid, nested=nested, owned=owned, ids=ids)
 
 
 def place(owner: int | None = BASE_KUID, path: bytes = b"/w/x") -> Any:
@@ -35,6 +40,12 @@ def place(owner: int | None = BASE_KUID, path: bytes = b"/w/x") -> Any:
 )
 def test_by_the_ids(uid: int, gid: int, keeps: bool) -> None:
     assert keeps_owner(scope(), place(), uid, gid) is keeps
+
+
+@pytest.mark.parametrize(("uid", "gid"), [(70, 71), (UNCHANGED, 71), (70, UNCHANGED)])
+def test_its_own_ids_are_those_that_its_namespace_shows(uid: int, gid: int) -> None:
+    assert not keeps_owner(scope(ids=(70, 71)), place(), uid, gid)
+    assert keeps_owner(scope(), place(), uid, gid)  # the control: of another
 
 
 def test_not_of_anybody_else_nor_for_anybody_else() -> None:

@@ -4,14 +4,14 @@ Theory of operation
 -------------------
 A CI job or a pod gives none of what the native backend is made of.  What every default profile allows is Landlock and
 seccomp with user notification.  ``Inside.start`` makes the sandbox's own directory, a listener and an answerer for the
-gateway on loopback, and forks the keeper (``host.inside``), which runs the command and makes its sockets
-(``host.supervised``).  What of the policy this binds, and what is weaker, ``plan.inside`` says.
+gateway on loopback, and forks the warden, whose child is the keeper (``host.inside``): that runs the command and makes
+its sockets (``host.supervised``).  What of the policy this binds, and what is weaker, ``plan.inside`` says.
 
 It is taken only when it is named (``backend: landlock``).  It has one command at a time, and nothing is traced: the
 listener of the command's notifications is the keeper's, and there is one for each process (EBUSY).
 
-If this object's process ends, the keeper ends everything; if the keeper is killed, this process inherits what it kept
-(PR_SET_CHILD_SUBREAPER) and ends that in ``reap``.
+If this object's process or the keeper ends, the warden ends everything; if the warden is killed, the keeper does; if
+both are, this process inherits what they kept (PR_SET_CHILD_SUBREAPER) and ends that in ``reap``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import stat
 
 from ..errors import HostError, InternalError, PolicyError
 from ..events import Binding
-from ..host import inside, landlock, statelinks
+from ..host import ending, inside, landlock, statelinks
 from ..host import messages as m
 from ..host import syscalls as sc
 from ..host.channel import HELD_DURING_FORK, SIGKILL, Channel, named_pair, pair, run_child
@@ -51,7 +51,7 @@ else:
     import _signal
 
 BACKLOG = 4096
-REAP = 10.0  # seconds for the keeper to end everything, before it is killed and we do
+REAP = 10.0  # seconds for the warden to end everything, before it is killed and we do
 _IP_PKTINFO = 8
 
 
@@ -60,7 +60,7 @@ def _directory(session: str) -> str:
 
 
 def collect(session: str, workspace: str) -> list[str]:
-    """Remove what a session has left whose supervisor and keeper were killed both.
+    """Remove what a session has left whose supervisor, warden and keeper were killed.
 
     Args:
         session: one that is dead.
@@ -78,7 +78,7 @@ def collect(session: str, workspace: str) -> list[str]:
             status = os.lstat(place)
         except OSError:
             continue
-        if status.st_uid == os.geteuid() and stat.S_ISDIR(status.st_mode) and inside.remove(place):
+        if status.st_uid == os.geteuid() and stat.S_ISDIR(status.st_mode) and ending.remove(place):
             out.append(place)
     return out
 
@@ -157,7 +157,7 @@ class InsideCommand(NativeCommand):
 
 
 class InsideCell(Cell):
-    """The keeper of one command.
+    """The warden and the keeper of one command.
 
     Args:
         start: what it is to run.
@@ -179,7 +179,7 @@ class InsideCell(Cell):
             for link in (op for op in start.plan.mounts if isinstance(op, Symlink)):
                 statelinks.put(self._own(home), link.target[len(home) + 1 :], link.to)
         except BaseException:
-            inside.remove(self.directory)  # nobody has this object yet
+            ending.remove(self.directory)  # nobody has this object yet
             raise
         self._listener = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
         self._listener.bind(("127.0.0.1", 0))
@@ -218,7 +218,7 @@ class InsideCell(Cell):
         try:
             self.pid = os.fork()
             if self.pid == 0:
-                self._become_keeper(theirs, made, supervisor)
+                self._become_warden(theirs, made, supervisor)
         finally:
             _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
         theirs.close()
@@ -227,7 +227,7 @@ class InsideCell(Cell):
                 end.close()
         self._handle = os.pidfd_open(self.pid)
 
-    def _become_keeper(self, channel: Channel, made: inside.Inside, supervisor: int) -> None:
+    def _become_warden(self, channel: Channel, made: inside.Inside, supervisor: int) -> None:
         for fd in (self._listener, self._dns, self._destinations, self._datagrams):
             fd.close()
         for door in self._doors:
@@ -235,7 +235,7 @@ class InsideCell(Cell):
         self._channel.close()
         if self._servers is not None:
             self._servers.close()
-        run_child(lambda: inside.keeper(self._start, channel, made, supervisor), channel)
+        run_child(lambda: inside.warden(self._start, channel, made, supervisor), channel)
 
     def grant(self) -> None:
         pass  # there is nothing that takes more rights than the keeper has
@@ -336,12 +336,12 @@ class InsideCell(Cell):
             return
         if not ready((self._handle,), seconds=REAP)[0]:
             _signal.pidfd_send_signal(self._handle, SIGKILL)
-        ended_all = os.waitpid(self.pid, 0)[1] == 0  # the keeper has no child left, and so this process none by it
+        ended_all = os.waitpid(self.pid, 0)[1] == 0  # the warden has no child left, and so this process none by it
         os.close(self._handle)
         self._handle = -1
         self._channel.close()
-        ended_all = ended_all or inside.end_orphans()
-        inside.remove(self.directory)
+        ended_all = ended_all or ending.end_orphans(self.pid)
+        ending.remove(self.directory)
         if not ended_all:
             raise HostError("end the command", "it starts processes faster than they can be killed")
 

@@ -2,17 +2,15 @@
 
 Theory of operation
 -------------------
-``keeper`` runs in a child of the supervisor.  It computes what the command may see (``grants``), forks the command,
+``keeper`` runs below the supervisor.  It computes what the command may see (``grants``), forks the command,
 which confines itself and sends its listener here, and serves that (``supervised.Sockets``) until the command has ended.
 It speaks with the supervisor as pid 1 of a native sandbox does (``messages.TO_INSIDE``).
 
-No pid namespace ends what the command leaves behind.  The keeper is the reaper of all its descendants
-(PR_SET_CHILD_SUBREAPER): whose parent ends becomes its child, so without a child it has no descendant.  From Landlock
-ABI 6 on it is in a domain of its own, in which the command's is: its signals reach what it has started and nothing
-else, so one kill(2) of -1 ends all of that at one moment, however fast it forks.  On older kernels ``end_all`` walks,
-kills by pidfd and reaps until the kernel says that there is no child.  The supervisor is a subreaper as well,
-for the case that the keeper is killed, and ends what is left then.  The keeper ends everything when the supervisor has
-ended (its pidfd), and removes the sandbox's directory.
+No pid namespace ends what the command leaves behind: the keeper does (``ending``), from a Landlock domain of its own,
+in which the command's is.  It may be killed itself.  So its parent is ``warden``, in a domain around that, which reads
+nothing that comes from inside.  It waits for the end of the supervisor or of the keeper (pidfds), ends everything in
+the same way, and removes the sandbox's directories.  When the warden is killed, the keeper does that.  The supervisor
+is a subreaper as well: it walks (``end_orphans``) when both are killed.
 
 Landlock has no "except": where something in a tree is hidden or read-only, what is beside it on the way is listed
 instead.  What happens by name in a directory that holds such a name the keeper does itself (``supervised_names``).
@@ -26,7 +24,6 @@ import os
 import select
 import stat
 import struct
-import time
 
 from ..errors import HostError
 from ..plan.model import Bind, Copy, Mask, Overlay, ReadOnly
@@ -35,8 +32,9 @@ from ..policy.reasons import HIDDEN, READ_ONLY
 from . import landlock, pool, seccomp
 from . import messages as m
 from . import syscalls as sc
-from .channel import SIGCHLD, SIGCONT, SIGKILL, SIGSTOP, Step, run_child
+from .channel import SIGCHLD, SIGCONT, SIGKILL, Step, run_child
 from .confine import give_up_privileges
+from .ending import below, end_all, is_out_of_reach, remove
 from .init import execute, set_limits
 from .pool import Shared
 from .ready import ready
@@ -57,12 +55,7 @@ else:
     import _signal
 
 MOST_LISTED = 200_000  # names that are looked at to leave out those that a rule names
-REMOVE = 60.0  # seconds for a directory to be removed
-AT_ONCE = 4096  # names of a directory that are looked at together
-END_ROUNDS = 2000  # walks over the processes at most, until none is left
-MOST_STOPPED = 8192  # processes that are held before they are killed
-DYING = 0.1  # seconds of one of them for the first of those that were killed to end
-_WALL = 0x40000000  # wait(2), __WALL: children that were made without SIGCHLD as well
+_LONGEST_PATH = 4096  # bytes: linux/limits.h PATH_MAX
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx")
 _TIOCSCTTY, _TIOCSPTLCK, _TIOCGPTN = 0x540E, 0x40045431, 0x80045430
 
@@ -205,10 +198,46 @@ def _parents(path: str) -> list[str]:
 # ---------------------------------------------------------------- the keeper
 
 
-def keeper(start: Start, channel: Channel, made: Inside, supervisor: int) -> NoReturn:
-    """Keep the command of ``start``: wait for what is known late, run it, and end everything with it."""
+def warden(start: Start, channel: Channel, made: Inside, supervisor: int) -> NoReturn:
+    """Keep the keeper of ``start`` in a domain of ours, and end everything when it or the supervisor has ended."""
     os.setsid()
-    parent = os.pidfd_open(supervisor)
+    _signal.set_wakeup_fd(-1)
+    above, own = os.pidfd_open(supervisor), os.pidfd_open(os.getpid())
+    sc.prctl(sc.PR_SET_CHILD_SUBREAPER, 1)
+    apart = _keep_signals(channel, supervisor)
+    made_there, makes = os.pipe2(os.O_CLOEXEC)
+    me, pid = os.getpid(), os.fork()
+    if pid == 0:
+        for fd in (above, made_there):
+            os.close(fd)
+        run_child(lambda: keeper(start, channel, made, me, own, makes), channel)
+    beside = os.pidfd_open(pid)
+    give_up_privileges()
+    null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+    for number in (0, 1, 2):
+        os.dup2(null, number, inheritable=False)
+    first = 3
+    for fd in sorted((above, beside, made_there)):  # no socket nor pipe that has an end with the keeper's is held here
+        if fd > first:
+            sc.close_range(first, fd - 1)
+        first = fd + 1
+    sc.close_range(first)
+    ready((above, beside))
+    os.set_blocking(made_there, False)
+    try:
+        pool_directory = os.fsdecode(os.read(made_there, _LONGEST_PATH))
+    except BlockingIOError:
+        pool_directory = ""
+    _end([made.directory, *([pool_directory] if pool_directory else [])], apart)
+
+
+def keeper(start: Start, channel: Channel, made: Inside, warden: int, parent: int, makes: int) -> NoReturn:
+    """Keep the command of ``start``: wait for what is known late, run it, and end everything with it.
+
+    Args:
+        warden: its pid, and ``parent`` a pidfd of it.
+        makes: a pipe, which takes the path of the directory that is made outside of ``made.directory``.
+    """
     sc.prctl(sc.PR_SET_CHILD_SUBREAPER, 1)
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     _signal.signal(SIGCHLD, lambda _number, _frame: None)
@@ -219,17 +248,17 @@ def keeper(start: Start, channel: Channel, made: Inside, supervisor: int) -> NoR
     with Step(channel, "bind a file rule"):
         write_copies(fill.late.ops, made.directory)
         granted = grants((*start.plan.mounts, *fill.late.ops), made.directory)
-        ready = pool.make(granted, made.directory) if granted.shared else None
-    rules, own = granted.rules, [made.directory, *([ready.directory] if ready else [])]
+        prepared = pool.make(granted, made.directory) if granted.shared else None
+    rules, own = granted.rules, [made.directory, *([prepared.directory] if prepared else [])]
+    os.write(makes, os.fsencode(prepared.directory) if prepared else b"")
+    os.close(makes)
     start = start.replace(plan=start.plan.replace(environment=fill.late.environment))
     slave = _terminal(channel) if any(start.terminal) else -1
     if slave >= 0:  # and no other one: those beside it are terminals of the same user outside
         rules.append((os.readlink(f"/proc/self/fd/{slave}"), landlock.DEVICE))
     failed_exec, exec_status = os.pipe()
     ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM)
-    sc.no_new_privs()
-    with Step(channel, "keep signals to what is started here"):
-        apart = landlock.restrict_scopes(signals_only=True) > 0 and _is_out_of_reach(supervisor)
+    apart = _keep_signals(channel, warden)
     pid = os.fork()
     if pid == 0:
         os.close(failed_exec)
@@ -262,7 +291,7 @@ def keeper(start: Start, channel: Channel, made: Inside, supervisor: int) -> NoR
             servers=Servers(ports, address),
             asked=asked,
             granted=granted,
-            pool=ready,
+            pool=prepared,
             judge=None if made.judges is None else made.judges(fill.late.trees),
             report=_Report(channel),
             empty=f"{made.directory}/none",
@@ -333,6 +362,13 @@ def _end(directories: Sequence[str], apart: bool) -> NoReturn:
     for directory in directories:
         remove(directory)
     os._exit(0)
+
+
+def _keep_signals(channel: Channel, outside: int) -> bool:
+    """Begin a domain; true: signals of this process reach what it will start and nothing else, not ``outside``."""
+    sc.no_new_privs()
+    with Step(channel, "keep signals to what is started here"):
+        return landlock.restrict_scopes(signals_only=True) > 0 and is_out_of_reach(outside)
 
 
 def _to_group(pid: int, number: int) -> None:
@@ -473,241 +509,3 @@ def _try_network() -> None:
         finally:
             with_socket.close()
         raise HostError("apply Landlock", f"{call} of TCP is not refused", fix=("membrane doctor",))
-
-
-# ---------------------------------------------------------------- the end
-
-
-def _parents_now() -> dict[int, int]:
-    """The parent of each living process that can be seen (proc_pid_stat(5))."""
-    out = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/stat", "rb") as file:
-                    fields = file.read(4096).rpartition(b")")[2].split()
-            except OSError:
-                continue
-            if fields and (fields[0] not in (b"Z", b"X") or len(_threads(name)) > 1):
-                out[int(name)] = int(fields[1])
-    return out
-
-
-def _threads(pid: int | str) -> list[str]:
-    """The threads of a process that are left; its first one stays in the list, also when it has ended before others
-    (exit(2) of one thread), and then the process is shown as a zombie and lives (pthread_exit(3)).
-    """
-    try:
-        return os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        return []
-
-
-def below(root: int) -> list[int]:
-    """The living descendants of a process."""
-    parents = _parents_now()
-    out = []
-    for pid in parents:
-        at, steps = parents[pid], 0
-        while at != root and at in parents and steps < 4096:
-            at, steps = parents[at], steps + 1
-        if at == root:
-            out.append(pid)
-    return out
-
-
-def end_all(apart: bool) -> bool:
-    """Kill the descendants of this process, a subreaper, until it has no child; false: some are left after
-    ``END_ROUNDS`` walks, as they fork faster than we kill.
-
-    ``apart``: signals of this process reach its descendants only.  Then all get theirs while none can fork
-    (kernel/signal.c, kill_something_info, holds tasklist_lock; copy_process gives up with one pending).  Elsewhere
-    those that are left after the first walk may fork: they are stopped first, until a walk finds no other one.  What is
-    stopped makes no room for a new process, as what is killed does.
-    """
-    root, held, most = os.getpid(), dict[int, int](), min(MOST_STOPPED, sc.open_files() // 2)
-    for number in range(END_ROUNDS):
-        if not _has_children():
-            return True
-        if apart:
-            try:
-                os.kill(-1, SIGKILL)
-            except (ProcessLookupError, PermissionError):
-                pass  # what is left has ended, and is reaped next
-        fresh = [pid for pid in below(root) if pid not in held]
-        for pid in fresh:
-            if (handle := _signalled(pid, root, SIGSTOP if number else SIGKILL)) >= 0:
-                held[pid] = handle
-        if number and fresh and len(held) < most:
-            continue
-        for handle in held.values():
-            try:
-                _signal.pidfd_send_signal(handle, SIGKILL)
-            except ProcessLookupError:
-                pass  # it has ended
-        ready(held.values(), seconds=DYING)  # to free much memory takes time
-        for handle in held.values():
-            os.close(handle)
-        held.clear()
-    return False
-
-
-def _is_out_of_reach(process: int) -> bool:
-    """Does the kernel refuse to have a process of our user signalled by this one?"""
-    try:
-        os.kill(process, 0)
-    except PermissionError:
-        return True
-    except ProcessLookupError:
-        pass
-    return False
-
-
-def _signalled(pid: int, root: int, number: int) -> int:
-    """A pidfd of a descendant that got a signal; -1: it is none (any more), as a number may become another's."""
-    try:
-        handle = os.pidfd_open(pid)
-    except OSError:
-        return -1
-    try:
-        if _is_below(pid, root):
-            _signal.pidfd_send_signal(handle, number)
-            return handle
-    except OSError:
-        pass
-    os.close(handle)
-    return -1
-
-
-def _has_children() -> bool:
-    """Whether a child of this process is left, when those that have ended are reaped."""
-    while True:
-        try:
-            if not os.waitpid(-1, os.WNOHANG | _WALL)[0]:
-                return True
-        except ChildProcessError:
-            return False
-
-
-def _is_below(pid: int, root: int) -> bool:
-    for _step in range(4096):
-        try:
-            with open(f"/proc/{pid}/stat", "rb") as file:
-                pid = int(file.read(4096).rpartition(b")")[2].split()[1])
-        except (OSError, IndexError):
-            return False
-        if pid == root:
-            return True
-        if pid <= 1:
-            return False
-    return False
-
-
-FILTERS = 3  # that the command installs
-
-
-def _filters(pid: int | str) -> int:
-    """How many filters a process has (proc_pid_status(5), Seccomp_filters); no thread gets rid of one."""
-    most = 0
-    for thread in _threads(pid):
-        try:
-            with open(f"/proc/{pid}/task/{thread}/status", "rb") as file:
-                most = max(most, int(file.read(1 << 16).partition(b"\nSeccomp_filters:")[2].split(None, 1)[0]))
-        except (OSError, ValueError, IndexError):
-            continue
-    return most
-
-
-def end_orphans() -> bool:
-    """Kill what a keeper that was killed has left to this process: descendants with filters that we have not."""
-    me, own, quiet = os.getpid(), _filters("self"), 0
-    for _round in range(END_ROUNDS):
-        found = [pid for pid in below(me) if _filters(pid) >= own + FILTERS]
-        for pid in found:
-            try:
-                handle = os.pidfd_open(pid)
-            except OSError:
-                continue
-            try:
-                if _is_below(pid, me):
-                    _signal.pidfd_send_signal(handle, SIGKILL)
-                    ready((handle,), seconds=1.0)
-                    os.waitpid(pid, os.WNOHANG)  # of a child of ours
-            except (OSError, ChildProcessError):
-                pass
-            finally:
-                os.close(handle)
-        quiet = 0 if found else quiet + 1
-        if quiet == 2:
-            return True
-    return False
-
-
-def remove(path: str) -> bool:
-    """Remove a directory of ours and all below it, of any modes and depth.
-
-    What a directory in it holds is moved up, so that no path grows long.  No link is followed, also where a process
-    that is left changes names meanwhile; after ``REMOVE`` seconds it is left as it is then.
-
-    Returns:
-        Nothing is there any more.
-    """
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        top = os.open(path, flags)
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False
-    end, number, failed = time.monotonic() + REMOVE, 0, 0
-    try:
-        while time.monotonic() < end and failed < len(names := _some(top)):
-            failed = 0
-            for name in names:
-                number += 1
-                if not _remove_one(top, name, number):
-                    failed += 1
-        os.rmdir(path)
-    except OSError:
-        return False
-    finally:
-        os.close(top)
-    return True
-
-
-def _some(directory: int) -> list[str]:
-    """Names in it, ``AT_ONCE`` at most: it may hold any number."""
-    with os.scandir(directory) as entries:
-        return [entry.name for entry, _ in zip(entries, range(AT_ONCE), strict=False)]
-
-
-def _remove_one(top: int, name: str, number: int) -> bool:
-    """Remove a name in ``top``; of a directory that holds something, that is moved up.  False: nothing was done."""
-    try:
-        os.unlink(name, dir_fd=top)
-        return True
-    except OSError:
-        pass
-    try:
-        place = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=top)
-    except OSError:
-        return False
-    moved = False
-    try:
-        os.chmod(f"/proc/self/fd/{place}", 0o700)  # what is open, and not what has the name by now
-        fd = os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            for count, below_it in enumerate(_some(fd)):
-                try:
-                    os.unlink(below_it, dir_fd=fd)
-                except OSError:  # a directory
-                    os.rename(below_it, f".{number}.{count}.removed", src_dir_fd=fd, dst_dir_fd=top)
-                moved = True
-        finally:
-            os.close(fd)
-        os.rmdir(name, dir_fd=top)
-    except OSError:
-        return moved
-    finally:
-        os.close(place)
-    return True

@@ -6,6 +6,7 @@ Each attempt has a control beside it: the same call, on something that is the co
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import urllib.request
 
@@ -358,6 +359,44 @@ def test_K62_no_run_can_make_the_next_one_impossible(containers: Box) -> None:
         assert done.stdout.split() == ["0700", "kept"] * 3, done
     finally:
         remove_tree(str(containers.state / "containers"))
+
+
+@pytest.mark.parametrize("close", ["chown 7:7 . && chmod 700 .", "chown 7 . && chmod 0 .", "chmod 0 ."])
+def test_K62_a_workspace_that_the_command_closed_is_open_again_at_the_end(containers: Box, close: str) -> None:
+    """And it was looked at: a subordinate id's directory hides no protected name."""
+    # Where the tracer does not know the name, and in one step: it is put aside as soon as it is seen.
+    evil = "mkdir /tmp/w /tmp/d && mount --rbind . /tmp/w && mkdir /tmp/d/hooks && touch /tmp/d/hooks/pre-commit"
+    done = containers.run("sh", "-c", f"{evil} && {close} && stat -c %u-%a . && cp -r /tmp/d /tmp/w/.git")
+    closed = {"chown 7:7 . && chmod 700 .": "7-700", "chown 7 . && chmod 0 .": "7-0", "chmod 0 .": "0-0"}[close]
+    assert (done.returncode, done.stdout.split()) == (0, [closed]), done
+    if os.getuid():  # root can look into it whoever owns it
+        left = containers.workspace.stat()
+        assert (left.st_uid, left.st_gid, left.st_mode & 0o700) == (os.getuid(), os.getgid(), 0o700)
+    assert not (containers.workspace / ".git/hooks/pre-commit").exists()
+    done = containers.run("cat", "open.txt")
+    assert (done.returncode, done.stdout) == (0, "open"), done
+
+
+@pytest.mark.as_user
+def test_K62_who_begins_in_a_workspace_that_a_killed_run_left_closed_reads_how_to_open_it(containers: Box) -> None:
+    def later() -> subprocess.Popen[str]:
+        """The directory cannot be entered any more: a shell that is there already starts a run when it gets a line."""
+        argv = ["sh", "-c", f"read line; exec {shlex.join([*MEMBRANE, '--quiet', '--', 'cat', 'open.txt'])}"]
+        return subprocess.Popen(
+            argv, cwd=containers.workspace, env=containers.environment, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    with later() as closed, later() as opened:
+        with containers.start("sh", "-c", "chown 7:7 . && chmod 0 . && echo closed; cat") as process:
+            assert process.stdout and process.stdout.readline() == "closed\n"
+            process.kill()
+            process.communicate()
+        _, said = closed.communicate("\n", timeout=60)
+        advice = said.partition("try: ")[2].strip()
+        assert closed.returncode == 125 and "EACCES" in said and advice, said
+        subprocess.run(["sh", "-c", advice], check=True, timeout=60)
+        assert opened.communicate("\n", timeout=60)[0] == "open"
 
 
 CLOSE = """

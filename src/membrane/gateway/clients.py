@@ -1,75 +1,83 @@
-"""Which socket of the sandbox is the other end of a connection: its inode, which joins it with the call that made it.
+"""Who is the other end of a connection: the port and the inode of its socket, which join it with the call that made it.
 
 Theory of operation
 -------------------
 The tracer knows of a connect(2) by notification the process and the inode of its socket; the port comes later.  Here
-the address and port of the client are known.  The kernel says which inode that is: one request over a socket of
-sock_diag(7) that was made in the sandbox's network namespace, for the one socket with both addresses and both ports,
-answered before sendto(2) returns.  Kernels without that module, and clients that have closed, give 0.
+the address and port of the client are known.  The kernel says which inode that is (``host.sockdiag``).
+
+With ``containers: nested`` the client may be behind the command's own NAT, and no socket of the namespace that was
+asked: then the launcher finds it in the namespace of its container (``host.senders``).  It is asked once at a time and
+waited for at most ``LONGEST``; while it owes an answer it is not asked, so that a command that keeps it busy does not
+hold up the gateway.
 """
 
 from __future__ import annotations
 
-import struct
-from _socket import AF_INET, AF_INET6, IPPROTO_TCP, IPPROTO_UDP, MSG_DONTWAIT, inet_pton
+from _socket import IPPROTO_TCP, IPPROTO_UDP
 from _socket import socket as Socket
 
-_BY_FAMILY, _REQUEST = 20, 1  # SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST
-_LENGTH = 72  # of both messages, which have a struct nlmsghdr of 16 bytes
-# struct inet_diag_req_v2 (linux/inet_diag.h): family, protocol, three fields, all states; then a struct
-# inet_diag_sockid: ports in network order, two addresses, no interface, no cookie.
-_QUESTION = struct.Struct("=IHHIIBBHI2s2s16s16sIII")
-_ANSWER = struct.Struct("=IHHII")
-_INODE = struct.Struct("=I")
-# struct inet_diag_msg, behind the header: family, state (include/net/tcp_states.h), two fields, the sockid of 48
-# bytes, then expires, rqueue, wqueue, uid, inode
-_STATE_AT, _LISTEN, _INODE_AT = 17, 10, 84
-_ANY = 0xFFFFFFFF
-_MOST_STALE = 8  # answers to earlier questions that are read away
+from ..errors import MembraneError
+from ..host.ready import ready
+from ..host.sockdiag import SocketTable
+from ..plan.model import INNER_V4, INNER_V6
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..events import Client
+    from ..host.channel import Channel
+
+LONGEST = 0.1  # seconds that the launcher is waited for
 
 
 class Clients:
-    """Asks for inodes.
+    """Asks who clients are: each answer is a port and an inode, 0 where there is none that can be known.
 
     Args:
         socket: of NETLINK_SOCK_DIAG, made in the network namespace of the clients.
+        senders: the launcher's end for questions about clients behind a NAT in that namespace; None: there is none.
     """
 
-    def __init__(self, socket: Socket) -> None:
-        self._socket = socket
+    def __init__(self, socket: Socket, senders: Socket | None = None) -> None:
+        self._table = SocketTable(socket)
+        self._senders: Channel | None = None
         self._number = 0
+        self._owed = False  # an answer
+        if senders is not None:
+            from ..host.channel import Channel  # here: most gateways have none
+            from ..host.messages import FROM_SENDERS, TO_SENDERS
 
-    def tcp(self, client: tuple[str, int], server: tuple[str, int]) -> int:
-        """The inode of the TCP socket that is bound to ``client`` and connected to ``server``; 0: it is gone."""
-        return self._ask(IPPROTO_TCP, client, server)
+            self._senders = Channel(senders, TO_SENDERS, FROM_SENDERS)
+            senders.setblocking(False)
 
-    def udp(self, client: tuple[str, int], server: tuple[str, int]) -> int:
+    def tcp(self, client: tuple[str, int], server: tuple[str, int]) -> Client:
+        """The TCP socket that is bound to ``client`` and connected to ``server``."""
+        return self._find(IPPROTO_TCP, client, server)
+
+    def udp(self, client: tuple[str, int], server: tuple[str, int]) -> Client:
         """The same of UDP; the socket need not be connected."""
-        return self._ask(IPPROTO_UDP, server, client)  # net/ipv4/udp_diag.c: "swapped for historical reasons"
+        return self._find(IPPROTO_UDP, client, server)
 
-    def _ask(self, protocol: int, source: tuple[str, int], destination: tuple[str, int]) -> int:
-        family = AF_INET6 if ":" in source[0] else AF_INET
-        self._number = (self._number + 1) & _ANY
+    def _find(self, protocol: int, client: tuple[str, int], server: tuple[str, int]) -> Client:
+        inode = self._table.find(protocol, client, server)
+        if not inode and self._senders is not None and client[0] in (INNER_V4, INNER_V6):
+            return self._behind(self._senders, protocol, client, server)
+        return client[1], inode
+
+    def _behind(self, senders: Channel, protocol: int, client: tuple[str, int], server: tuple[str, int]) -> Client:
+        from ..host.messages import FindSender, SenderFound
+
         try:
-            question = _QUESTION.pack(
-                _LENGTH, _BY_FAMILY, _REQUEST, self._number, 0,
-                family, protocol, 0, _ANY,
-                source[1].to_bytes(2, "big"), destination[1].to_bytes(2, "big"),
-                inet_pton(family, source[0]), inet_pton(family, destination[0]),
-                0, _ANY, _ANY,
-            )  # fmt: skip
-            self._socket.send(question)
-            for _ in range(_MOST_STALE):
-                answer = self._socket.recv(4096, MSG_DONTWAIT)
-                if len(answer) >= _ANSWER.size and _ANSWER.unpack_from(answer)[3] == self._number:
-                    break
-            else:
-                return 0
-        except OSError:
-            return 0
-        if _ANSWER.unpack_from(answer)[1] != _BY_FAMILY or len(answer) < _INODE_AT + _INODE.size:
-            return 0  # NLMSG_ERROR
-        if answer[_STATE_AT] == _LISTEN:
-            return 0  # the client is gone, and a listener has its port
-        inode: int = _INODE.unpack_from(answer, _INODE_AT)[0]
-        return inode
+            if self._owed:
+                senders.receive()  # or it is still busy: BlockingIOError
+                self._owed = False
+            self._number += 1
+            senders.send(FindSender(self._number, protocol, *client, *server))
+            self._owed = True
+            if ready((senders.fileno(),), seconds=LONGEST)[0]:
+                found = senders.receive()
+                self._owed = False
+                if isinstance(found, SenderFound) and found.number == self._number:
+                    return found.port, found.inode
+        except (OSError, MembraneError):  # the launcher is gone, or busy: as without it
+            pass
+        return client[1], 0

@@ -154,7 +154,7 @@ class Proxies:
             client.close()
         else:
             clients = self.engine.clients
-            ProxyClient(self, client, (peer[1], 0 if clients is None else clients.tcp(peer, (address, port))))
+            ProxyClient(self, client, (peer[1], 0) if clients is None else clients.tcp(peer, (address, port)))
         return True
 
 

@@ -20,6 +20,7 @@ from _socket import AF_INET, AF_INET6, SOL_SOCKET, inet_ntop
 from _socket import socket as Socket
 
 from ..events import AccessDenied
+from ..host import netlink
 from ..policy import reasons
 from .reactor import IN
 from .route import Refusal
@@ -46,17 +47,9 @@ _ALL = 0xFFFFFFFF
 
 def attributes(message: bytes) -> dict[int, bytes]:
     """The attributes of one message of the kernel's; none of what is another message."""
-    out: dict[int, bytes] = {}
     if len(message) < _HEADER + _GENERIC or struct.unpack_from("=H", message, 4)[0] != _MESSAGE:
-        return out
-    at, end = _HEADER + _GENERIC, min(len(message), struct.unpack_from("=I", message)[0])
-    while at + 4 <= end:
-        length, kind = struct.unpack_from("=HH", message, at)
-        if length < 4 or at + length > end:
-            break
-        out[kind & 0x3FFF] = message[at + 4 : at + length]
-        at += (length + 3) & ~3
-    return out
+        return {}
+    return netlink.attributes(message[_HEADER + _GENERIC : struct.unpack_from("=I", message)[0]])
 
 
 def heading(packet: bytes) -> tuple[int, str, int, str, int] | None:
@@ -143,11 +136,8 @@ class RefusedPackets:
             route = self._router.arrive(target, to_port, "udp")
             if isinstance(route, Refusal):
                 known = self.clients
-                self._emit(
-                    route.event.of(
-                        (from_port, 0 if known is None else known.udp((source, from_port), (target, to_port)))
-                    )
-                )
+                client = (source, from_port), (target, to_port)
+                self._emit(route.event.of((from_port, 0) if known is None else known.udp(*client)))
                 return
         access = {"kind": "Connect", "host": "", "address": target, "port": to_port}
         protocol = _PROTOCOLS.get(number, f"protocol {number}")

@@ -159,8 +159,8 @@ class Engine(Connections):
         self.accepted += 1
         if self.proxies is not None and self.proxies.takes(client, address, port, peer):
             return
-        inode = self.clients.tcp(peer, (address, port)) if self.clients is not None else 0
-        TcpConnection(self, client, (peer[1], inode)).begin(address, port)
+        who = self.clients.tcp(peer, (address, port)) if self.clients is not None else (peer[1], 0)
+        TcpConnection(self, client, who).begin(address, port)
 
 
 class TcpConnection(Connection):

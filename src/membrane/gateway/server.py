@@ -80,7 +80,7 @@ _CONNECTIONS, _FLOWS = 4096, 256  # at a time
 _FRAMES = 16  # of where it was
 _GARBAGE = 20000  # containers made before the collector looks
 _SPARE_FDS = 256  # of the process, beside two for each connection: pipes, flows, listeners
-_NOT_SERVED = ("factory", "servers", "destinations")  # roles of sockets that answer
+_NOT_SERVED = ("factory", "servers", "destinations", "senders")  # roles of sockets that answer
 _TOTALS = 0.5  # seconds from one report of the totals to the next
 _BATCH_DELAY = 0.005  # seconds that an event waits for others, to be sent with them
 _FLUSH = 2.0  # seconds to get rid of the last lines
@@ -502,7 +502,8 @@ class Service:
             queue = self._queue
             self._refused = RefusedPackets(self._reactor, socket, self._router, queue.emit, queue.lose, self._crashed)
         elif kind == "diag":
-            self._clients = self._engine.clients = self._udp.clients = Clients(socket)
+            senders = next((other for name, other in self._sockets if name == "senders"), None)
+            self._clients = self._engine.clients = self._udp.clients = Clients(socket, senders)
         elif kind == "unix" and port.isdigit():
             self._broker.listen(socket, self._unix_sockets[int(port)], *self._doors[int(port)])
         else:

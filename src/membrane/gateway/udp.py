@@ -323,7 +323,7 @@ class UdpRelay:
 
     def _client(self, client: Any, address: str, port: int) -> Client:
         """Who sent a datagram to ``address``, as events name it."""
-        return client[1], 0 if self.clients is None else self.clients.udp(client[:2], (address, port))
+        return (client[1], 0) if self.clients is None else self.clients.udp(client[:2], (address, port))
 
     def _refuse(self, refusal: Refusal, client: Client) -> None:
         self.refused += 1

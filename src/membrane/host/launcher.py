@@ -58,20 +58,22 @@ from .channel import (
 )
 from .init import init, replace_streams
 from .netns import configure, inside
+from .sockdiag import SOCK_DIAG
 from .start import operation
 from .view import Masks, freeze, workspace_operation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import NoReturn, TypeVar
+    from typing import NoReturn, TypeAlias, TypeVar
 
     from .channel import Channel
+    from .senders import Senders
     from .start import Late, Start
 
+    Answering: TypeAlias = tuple[Channel, Senders]
     T = TypeVar("T")
 
-_SOCK_DIAG = 4  # NETLINK_SOCK_DIAG
 OURS = 8  # processes beside the command's in the count of the inner user namespace: this one, pid 1, those that mask
 INNER = sc.CLONE_NEWUSER | sc.CLONE_NEWNS | sc.CLONE_NEWPID | sc.CLONE_NEWIPC | sc.CLONE_NEWUTS | sc.CLONE_NEWCGROUP
 
@@ -182,11 +184,12 @@ def launcher(channel: Channel, init_channel: Channel, supervisor: int) -> None:
         factory.setblocking(False)
         _send_sockets(channel, mode, [("factory", theirs.socket)])
         theirs.close()
+    senders = _offer_senders(channel, mode, inner) if inner >= 0 and start.notify else None
     channel.send(m.InitStarted(pidfd))
     for _role, sock in sockets:
         sock.close()
     replace_streams()
-    _serve(start, channel, namespaces, pid, pidfd, factory, inner)
+    _serve(start, channel, namespaces, pid, pidfd, factory, inner, senders)
 
 
 def _in_network(inner: int, action: Callable[[], T]) -> T:
@@ -214,7 +217,7 @@ def _diagnosing(role: str, inner: int) -> list[tuple[str, _socket.socket]]:
     where the kernel has no such family."""
     kind = _socket.SOCK_RAW | _socket.SOCK_CLOEXEC
     try:
-        return [(role, _in_network(inner, lambda: _socket.socket(_socket.AF_NETLINK, kind, _SOCK_DIAG)))]
+        return [(role, _in_network(inner, lambda: _socket.socket(_socket.AF_NETLINK, kind, SOCK_DIAG)))]
     except OSError:
         return []
 
@@ -245,6 +248,35 @@ def _make_socket(channel: Channel, inner: int) -> bool:
     return True
 
 
+def _offer_senders(channel: Channel, mode: str, inner: int) -> Answering | None:
+    """Answers to the gateway about clients behind a NAT of the command's; None where the kernel cannot say."""
+    from .senders import Senders
+
+    try:
+        found = Senders(inner)
+    except OSError:
+        return None
+    own, theirs = pair(m.FROM_SENDERS, m.TO_SENDERS)
+    own.setblocking(False)
+    _send_sockets(channel, mode, [("senders", theirs.socket)])
+    theirs.close()
+    return own, found
+
+
+def _answer(answering: Answering) -> bool:
+    """Answer one question of the gateway; false at its end.  As ``_make_socket`` it waits for nobody."""
+    own, senders = answering
+    try:
+        asked = own.receive()
+        if not isinstance(asked, m.FindSender):
+            return False
+        client, server = (asked.client, asked.client_port), (asked.server, asked.server_port)
+        own.send(m.SenderFound(asked.number, *senders.find(asked.protocol, client, server)))
+    except (OSError, MembraneError):
+        return False
+    return True
+
+
 def _serve(
     start: Start,
     channel: Channel,
@@ -253,9 +285,12 @@ def _serve(
     pidfd: int,
     factory: Channel | None,
     inner: int,
+    senders: Answering | None,
 ) -> None:
-    """Mount masks, and make sockets, on request until pid 1 of the sandbox has ended."""
+    """Mount masks, make sockets and find senders, on request until pid 1 of the sandbox has ended."""
     poll = select.poll()
+    if senders is not None:
+        poll.register(senders[0].fileno(), select.POLLIN)
     if factory is not None:
         poll.register(factory.fileno(), select.POLLIN)
     poll.register(pidfd, select.POLLIN)
@@ -271,9 +306,15 @@ def _serve(
                 factory.close()
                 factory = None
             continue
+        if senders is not None and senders[0].fileno() in ready:
+            if not _answer(senders):
+                poll.unregister(senders[0].fileno())
+                senders[0].close()
+                senders = None
+            continue
         message = channel.receive()
         if isinstance(message, m.StartSpawner):
-            _spawn(start, message.channel, namespaces, (channel, factory))
+            _spawn(start, message.channel, namespaces, (channel, factory, senders[0] if senders is not None else None))
         elif isinstance(message, m.FreezeFile):
             child = os.fork()
             if child == 0:

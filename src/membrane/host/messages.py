@@ -241,6 +241,25 @@ class SocketMade(Message):
     socket: Fd | None
 
 
+class FindSender(Message):
+    """Which socket sent what came from ``client`` to ``server``?  ``protocol``: its number in IP."""
+
+    number: int
+    protocol: int
+    client: str
+    client_port: int
+    server: str
+    server_port: int
+
+
+class SenderFound(Message):
+    """The answer to the ``FindSender`` of that number: the socket's own port, and its inode; 0: not known."""
+
+    number: int
+    port: int
+    inode: int
+
+
 _RECORDS = {"Start": START, "Late": LATE, "Job": JOB}
 TO_LAUNCHER = Table(
     "from the supervisor to the launcher",
@@ -266,6 +285,8 @@ FROM_INSIDE = Table(
 TO_FACTORY = Table("from the gateway to the launcher", MakeSocket)
 TO_SERVERS = Table("from the gateway to the keeper", DialServer)
 FROM_FACTORY = Table("from the launcher or the keeper to the gateway", SocketMade)
+TO_SENDERS = Table("from the gateway to the launcher", FindSender)
+FROM_SENDERS = Table("from the launcher to the gateway", SenderFound)
 FROM_CONTAINERS = Table("from pid 1 to the launcher", NetworkMade)
 TO_CONTAINERS = Table("from the launcher to pid 1")
 TO_SPAWNER = Table("from the supervisor to the spawner", ForkCommand)

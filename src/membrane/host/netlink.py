@@ -111,6 +111,19 @@ def nested(kind: int, *attributes: bytes) -> bytes:
     return _ATTRIBUTE.pack(len(value) + 4, kind | _NLA_F_NESTED) + value
 
 
+def attributes(data: bytes) -> dict[int, bytes]:
+    """The attributes that ``data`` begins with, by their types; of what is no attribute, none."""
+    out: dict[int, bytes] = {}
+    at = 0
+    while at + 4 <= len(data):
+        length, kind = _ATTRIBUTE.unpack_from(data, at)
+        if length < 4 or at + length > len(data):
+            break
+        out[kind & 0x3FFF] = data[at + 4 : at + length]  # without NLA_F_NESTED and NLA_F_NET_BYTEORDER
+        at += (length + 3) & ~3
+    return out
+
+
 # ---------------------------------------------------------------- rtnetlink(7)
 
 _RTM_NEWLINK, _RTM_NEWADDR, _RTM_NEWROUTE = 16, 20, 24

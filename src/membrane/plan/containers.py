@@ -123,7 +123,7 @@ def bindings(policy: Policy) -> list[RuleBinding]:
         "a hidden name that appears later, or is replaced from outside, can be uncovered (not replaced ones: --review)",
         "protected names that a container makes where it sees the workspace elsewhere are put aside after the fact",
         "/proc and /sys show counters and devices of the machine",
-        "a connection behind NAT has its process by place and time only",
+        "the process of a connection behind NAT is what kernel tables say that the command can write",
         "the storage of containers is mounted without nosuid and nodev",
     )
     if set_ids(policy):

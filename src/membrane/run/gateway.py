@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 START = 20.0  # seconds for the gateway to make a certificate authority
 END = 2.0  # seconds for the gateway to take the last packets and send its last events
-SILENT = ("factory", "servers", "diag", "destinations")  # roles of sockets at which nothing arrives
+SILENT = ("factory", "servers", "diag", "destinations", "senders")  # roles of sockets at which nothing arrives
 
 
 class Gateway:

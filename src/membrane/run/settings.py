@@ -285,7 +285,8 @@ class _Files:
                 raise PolicyError(
                     "read the policy", "it is a symbolic link; a project file is a regular file", where=path
                 ) from None
-            raise HostError("read the project file", _name(error), target=path) from None
+            fix = _reopening(workspace) if error.errno == errno.EACCES else ()
+            raise HostError("read the project file", _name(error), target=path, fix=fix) from None
         finally:
             os.close(directory)
         return self._take(fd, path)
@@ -372,6 +373,20 @@ def _stamp(path: str) -> Stamp:
 
 def _name(error: OSError) -> str:
     return f"{errno.errorcode.get(error.errno or 0, 'error')} ({error.strerror})"
+
+
+def _reopening(workspace: str) -> tuple[str, ...]:
+    """What opens a workspace again that a killed run with containers left closed, perhaps as a subordinate id's."""
+    import shlex
+
+    place = shlex.quote(workspace)
+    try:
+        own = os.stat(workspace).st_uid == os.geteuid()
+    except OSError:
+        return ()
+    if own:
+        return (f"chmod u+rwx {place}",)
+    return (f'unshare --map-root-user --map-auto sh -c \'chown 0 "$0" && chmod u+rwx "$0"\' {place}',)
 
 
 def _make_home(home: str) -> None:

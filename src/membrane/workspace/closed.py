@@ -8,6 +8,9 @@ and the container of the next run would find it empty or read-only.  With ``cont
 over the caller's ids (``host.subordinate``) walks as well.  A directory in which no rule finds anything stays as it is;
 in any other case, and where the walk takes too long, it is covered as without this.
 
+The workspace itself must not be one: no process of the caller could look at what is in it, nor begin in it again.  At
+the end of a run it is the caller's again (``take_back``).
+
 Who opens such a directory again (only a run with containers can) makes it one like those that were never closed: what
 is then in it is looked at by the guard.
 """
@@ -15,6 +18,7 @@ is then in it is looked at by the guard.
 from __future__ import annotations
 
 import os
+import stat
 import time
 
 from . import protect
@@ -55,6 +59,25 @@ def harmless(root: str, patterns: Patterns, closed: Sequence[str]) -> frozenset[
     finally:
         os.close(answer)
     return frozenset(os.fsdecode(names).split("\0")) & frozenset(closed)
+
+
+def take_back(root: int) -> None:
+    """Give the caller a workspace that the command gave to a subordinate id of his and closed; what is in it stays.
+
+    One that is another's stays as it is.
+
+    Args:
+        root: a descriptor of it.
+    """
+    from ..host.subordinate import as_root_of_them
+
+    place = f"/proc/self/fd/{root}"
+
+    def take() -> None:
+        os.chown(place, 0, 0)  # root over the caller's ids: the caller, and his group
+        os.chmod(place, stat.S_IMODE(os.stat(place).st_mode) | stat.S_IRWXU)
+
+    as_root_of_them(take)
 
 
 def _is_plain(path: str, entries: dict[str, Entry]) -> bool:

@@ -560,7 +560,11 @@ class Guard(Holder, Watching):
         try:
             open_up(self._root_fd, ".")
         except OSError:
-            pass  # the workspace is another user's: the command could not close it either
+            pass  # the workspace is another user's
+        if not os.access(f"/proc/self/fd/{self._root_fd}", os.R_OK | os.X_OK, effective_ids=True):
+            from .closed import take_back
+
+            take_back(self._root_fd)  # which the command may have given to a subordinate id
         hits: tuple[ScanHit, ...] = ()
         for _round in range(DEEPEST_CLOSED):
             found = rescan(self._index, until=until)

@@ -9,15 +9,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from membrane.gateway.clients import Clients
-
-NETLINK_SOCK_DIAG = 4
+from membrane.host.sockdiag import SOCK_DIAG, SocketTable
 
 
 @pytest.fixture
-def clients() -> Iterator[Clients]:
-    diagnosing = _socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_SOCK_DIAG)
-    yield Clients(diagnosing)
+def table() -> Iterator[SocketTable]:
+    diagnosing = _socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, SOCK_DIAG)
+    yield SocketTable(diagnosing)
     diagnosing.close()
 
 
@@ -26,47 +24,47 @@ def inode(sock: socket.socket) -> int:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "::ffff:127.0.0.1"])
-def test_the_client_of_a_tcp_connection(clients: Clients, host: str) -> None:
+def test_the_client_of_a_tcp_connection(table: SocketTable, host: str) -> None:
     served = "127.0.0.1" if host.startswith("::f") else host
     with socket.create_server((served, 0), family=socket.AF_INET6 if ":" in served else socket.AF_INET) as server:
         port = server.getsockname()[1]
         with socket.create_connection((host, port)) as client, server.accept()[0] as accepted:
             peer, own = accepted.getpeername()[:2], accepted.getsockname()[:2]
-            assert clients.tcp(peer, own) == inode(client) != inode(accepted)
-            assert clients.tcp(own, peer) == inode(accepted)
-            assert clients.tcp(peer, (served, port ^ 1)) == 0
+            assert table.find(socket.IPPROTO_TCP, peer, own) == inode(client) != inode(accepted)
+            assert table.find(socket.IPPROTO_TCP, own, peer) == inode(accepted)
+            assert table.find(socket.IPPROTO_TCP, peer, (served, port ^ 1)) == 0
             client.close()
-            assert clients.tcp(peer, own) == 0  # nobody has it any more
+            assert table.find(socket.IPPROTO_TCP, peer, own) == 0  # nobody has it any more
 
 
-def test_who_listens_on_the_port_of_a_client_that_is_gone_is_not_it(clients: Clients) -> None:
+def test_who_listens_on_the_port_of_a_client_that_is_gone_is_not_it(table: SocketTable) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         own = server.getsockname()
-        assert clients.tcp(own, ("127.0.0.1", own[1] ^ 1)) == 0
+        assert table.find(socket.IPPROTO_TCP, own, ("127.0.0.1", own[1] ^ 1)) == 0
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 @pytest.mark.parametrize("connected", [False, True])
-def test_the_client_of_a_datagram(clients: Clients, host: str, connected: bool) -> None:
+def test_the_client_of_a_datagram(table: SocketTable, host: str, connected: bool) -> None:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as server, socket.socket(family, socket.SOCK_DGRAM) as client:
         server.bind((host, 0))
         client.bind((host, 0))
         if connected:
             client.connect(server.getsockname())
-        assert clients.udp(client.getsockname()[:2], server.getsockname()[:2]) == inode(client)
-        assert clients.udp((host, 0), server.getsockname()[:2]) == 0
+        assert table.find(socket.IPPROTO_UDP, client.getsockname()[:2], server.getsockname()[:2]) == inode(client)
+        assert table.find(socket.IPPROTO_UDP, (host, 0), server.getsockname()[:2]) == 0
 
 
-def test_an_answer_that_was_not_read_is_not_the_next_one(clients: Clients) -> None:
+def test_an_answer_that_was_not_read_is_not_the_next_one(table: SocketTable) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         pairs = [(socket.create_connection(server.getsockname()), server.accept()[0]) for _ in range(2)]
         try:
             (first, _a), (second, _b) = pairs
-            read, clients._socket = clients._socket, _Deaf(clients._socket)  # type: ignore[assignment]
-            assert clients.tcp(first.getsockname(), server.getsockname()) == 0
-            clients._socket = read
-            assert clients.tcp(second.getsockname(), server.getsockname()) == inode(second)
+            read, table._socket = table._socket, _Deaf(table._socket)  # type: ignore[assignment]
+            assert table.find(socket.IPPROTO_TCP, first.getsockname(), server.getsockname()) == 0
+            table._socket = read
+            assert table.find(socket.IPPROTO_TCP, second.getsockname(), server.getsockname()) == inode(second)
         finally:
             for pair in pairs:
                 for each in pair:

@@ -356,6 +356,18 @@ def test_violations_hold_what_the_kernel_refused(box: SrtBox) -> None:
 
 
 @pytest.mark.ours
+def test_violations_hold_sockets_that_were_refused(box: SrtBox) -> None:
+    """Of every caller, with eBPF or without; the control: with ``allowAllUnixSockets`` there is none."""
+    log = box.directory / "v"
+    program = "import socket\ntry: socket.socket(socket.AF_UNIX); print('made')\nexcept OSError as e: print(e.errno)"
+    for allowed, answer in ((False, "1\n"), (True, "made\n")):
+        box.settings(network={"allowedDomains": [], "deniedDomains": [], "allowAllUnixSockets": allowed})
+        done = box.srt("-s", str(box.settings_path), "--violations", str(log), "/usr/bin/python3", "-c", program)
+        assert done.stdout == answer, done
+        assert ("deny socket (EPERM)" in [json.loads(each)["line"] for each in log.read_text().splitlines()]) != allowed
+
+
+@pytest.mark.ours
 def test_srt_proxy_says_what_to_use(box: SrtBox) -> None:
     done = box.srt("proxy", "--listen", "127.0.0.1:0")
     assert done.returncode == 1 and "is not part of this srt" in done.stderr and "httpProxyPort" in done.stderr

@@ -229,3 +229,24 @@ if sc.MACHINE == "x86_64":
                 run(filtered)
         else:
             assert run(filtered) == -errno.ENOSYS
+
+
+@pytest.mark.parametrize("listens", [True, False])
+def test_without_the_reader_of_notifications_no_unix_socket_is_made(listens: bool) -> None:
+    """What is left to it fails, and no listener of the command's own takes its place; else the kernel admits one."""
+
+    def body() -> list[str]:
+        sc.no_new_privs()
+        listener = sc.seccomp_listen(seccomp.notify_program(unix=True, machine=sc.MACHINE))
+        lax = seccomp.program(unix=False, unix_is_notified=True, listens=listens, machine=sc.MACHINE)
+        sc.seccomp_set_filter(lax)
+        own = seccomp.notify_program(unix=True, machine=sc.MACHINE)
+        said = [outcome(lambda: sc.seccomp_listen(own))]
+        os.close(listener)  # as at the reader's end
+        said.append(outcome(lambda: socket.socket(socket.AF_UNIX)))
+        said.append(outcome(lambda: sc.seccomp_set_filter(own)))  # a filter without a listener may be added
+        said.append(outcome(lambda: socket.socket(socket.AF_UNIX)))
+        said.append(outcome(lambda: sc.seccomp_listen(own)))
+        return said
+
+    assert run(body) == ["EBUSY", "ENOSYS", "ok", "ENOSYS", "EBUSY" if listens else "ok"]

@@ -369,6 +369,15 @@ class Cell(ABC):
         """
         return ()
 
+    def mount_points(self) -> frozenset[str] | None:
+        """Once the view stands: every mount point in it; None: a cell of this kind mounts nothing.
+
+        Raises:
+            ProcessLookupError: it has ended, and every command with it.
+            HostError: they cannot be read.
+        """
+        return None
+
     def stand_still(self) -> Still:
         """Begin to stop every process of the cell, for a consistent look at what they write.
 

@@ -13,6 +13,7 @@ Loaded before the launcher is forked, so it imports what the fork needs; the res
 from __future__ import annotations
 
 import _socket
+import errno
 import os
 
 from ..errors import HostError, InternalError, MembraneError, PolicyError
@@ -239,6 +240,17 @@ class NativeCell(Cell):
     def last(self) -> tuple[int, ...]:
         first = self._launch.init_pid()
         return (first,) if self._spawner is None else (first, self._spawner.pid)
+
+    def mount_points(self) -> frozenset[str]:
+        from ..host.facts import mount_points_of
+
+        process = self._launch.init_pid()
+        try:
+            return mount_points_of(process)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ESRCH, errno.EINVAL):  # EINVAL: it has left its mount namespace
+                raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH)) from None
+            raise HostError("read the mounts of the sandbox", error.strerror or "", target=f"pid {process}") from None
 
     def stand_still(self) -> Still:
         return _stillness(self.last())

@@ -80,6 +80,16 @@ def mount_points() -> list[tuple[str, str]]:
     return out
 
 
+def mount_points_of(process: int) -> frozenset[str]:
+    """Every mount point of the mount namespace of ``process``, by its path below the root of that process.
+
+    Raises:
+        OSError: it has ended.
+    """
+    with open(f"/proc/{process}/mountinfo", "rb") as table:
+        return frozenset(mount_point(line.split(b" ", 5)[4]) for line in table)
+
+
 def file_system(path: str) -> str:
     """The type of the file system of ``path`` as proc_pid_mountinfo(5) calls it; empty if it is not found."""
     device = os.stat(path).st_dev

@@ -162,6 +162,8 @@ def assemble(start: Start, *, forbidden: bool = False) -> Filters:
         user_namespaces=hardening.user_namespaces,
         unix=hardening.unix,
         raw_is_notified=notifies_raw(start),
+        unix_is_notified=_notifies_unix(start),
+        listens=bool(start.notify),
         namespaces_are_notified=forbidden,
         ids=_ids(plan),
         set_ids=hardening.set_ids,
@@ -189,10 +191,24 @@ def notifies_raw(start: Start) -> bool:
     return bool(start.notify) and not hardening.nested and not hardening.user_namespaces
 
 
+def _notifies_unix(start: Start) -> bool:
+    """Are sockets of AF_UNIX refused by the reader of notifications?  Without one it is ``confine_unwatched``."""
+    return bool(start.notify) and not start.plan.hardening.unix
+
+
+def confine_unwatched(start: Start) -> None:
+    """In the place of ``notifying``, which the kernel did not take: what is left to its reader is refused."""
+    hardening = start.plan.hardening
+    sc.seccomp_set_filter(
+        seccomp.unwatched_program(sc.MACHINE, ids=not hardening.set_ids, unix=not _notifies_unix(start))
+    )
+
+
 def notifying(start: Start, *, forbidden: bool = False) -> bytes:
     """The second filter."""
     reads = start.notify == "reads"
-    return seccomp.notify_program(reads=reads, raw=notifies_raw(start), namespaces=forbidden, machine=sc.MACHINE)
+    raw, unix = notifies_raw(start), _notifies_unix(start)
+    return seccomp.notify_program(reads=reads, raw=raw, unix=unix, namespaces=forbidden, machine=sc.MACHINE)
 
 
 def run_command(
@@ -445,8 +461,8 @@ def _command(
                 listener = sc.seccomp_listen(filters.notifying)
             except OSError as failed:
                 error = failed.errno or 0  # the supervisor decides whether the run needs it
-        if listener < 0 and start.commands == "one" and not hardening.set_ids:  # else the spawner has done it for all
-            sc.seccomp_set_filter(seccomp.group_program(sc.MACHINE))
+        if listener < 0 and start.commands == "one":  # else the spawner has done it for all
+            confine_unwatched(start)
         if listener < 0 and hardening.strips:  # no tracer judges set-user-ID files
             sc.seccomp_set_filter(seccomp.program(nested=hardening.nested, machine=sc.MACHINE))
         sc.seccomp_set_filter(filters.refusing)

@@ -23,6 +23,10 @@ bound by the namespaces.  ptrace is allowed: a tracer cannot skip the filter (it
 refusal of this filter is notified to no process (ERRNO comes before USER_NOTIF), so with ``raw_is_notified`` the raw
 sockets of IPv4 and IPv6 are left to the second one, whose reader always refuses them.  Should it not, the kernel does:
 that takes CAP_NET_RAW over the network namespace, which no process of the sandbox can have.
+With ``unix_is_notified`` sockets of AF_UNIX are left to it as well, and behind that reader is no other refusal of the
+kernel.  It is as sure without: when no process holds the listener any more the call fails with ENOSYS (seccomp(2)), and
+the one way to change that, a newer filter with a listener of its own, which would be asked instead, is closed
+(``listens``): the kernel would admit one as soon as ours is gone (kernel/seccomp.c, has_duplicate_listener).
 """
 
 from __future__ import annotations
@@ -48,6 +52,7 @@ _ALLOW, _ERRNO, _USER_NOTIF = 0x7FFF0000, 0x00050000, 0x7FC00000  # SECCOMP_RET_
 _RESULTS = {  # label: value; asm-generic/errno.h
     "allow": _ALLOW,
     "EPERM": _ERRNO | 1,
+    "EBUSY": _ERRNO | 16,
     "ENOSYS": _ERRNO | 38,
     "EPROTONOSUPPORT": _ERRNO | 93,
     "EOPNOTSUPP": _ERRNO | 95,
@@ -110,6 +115,7 @@ _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
 _SOCK_STREAM, _SOCK_DGRAM, _SOCK_RAW, _SOCK_TYPE_MASK = 1, 2, 3, 0xF
 _PROTOCOLS = (0, 6, 17, 1, 58)  # default, TCP, UDP, ICMP and ICMPv6 echo
 _NETLINK_ROUTE, _NETLINK_NETFILTER = 0, 12
+_SET_MODE_FILTER, _NEW_LISTENER = 1, 0x8  # seccomp(2): the operation, and one of its flags
 _S_ISUID, _S_ISGID, _CREATES = 0o4000, 0o2000, 0o100 | 0o20000000  # O_CREAT, __O_TMPFILE
 _CHMOD = (("fchmodat", 2), ("chmod", 1), ("fchmod", 1), ("fchmodat2", 2))  # the argument that holds the mode
 _NOTIFIED_MODES = frozenset(("openat", "open", *(name for name, _mode in _CHMOD)))
@@ -138,6 +144,8 @@ def program(
     allow_ptrace: bool = True,
     unix: bool = True,
     raw_is_notified: bool = False,
+    unix_is_notified: bool = False,
+    listens: bool = False,
     namespaces_are_notified: bool = False,
     ids: tuple[int, int, int] | None = None,
     set_ids: bool = False,
@@ -154,8 +162,12 @@ def program(
         allow_ptrace: allow ptrace(2) and process_vm_readv(2), which the pid namespace confines.
         unix: allow socket(2) of AF_UNIX; socketpair(2) always is.
         raw_is_notified: leave raw sockets to ``notify_program`` with the same word; not with namespaces of its own.
-        namespaces_are_notified: the same for new namespaces; only where the kernel would refuse them as well
-            (``init.forbid_namespaces``).
+        unix_is_notified: without ``unix``, leave sockets of AF_UNIX to ``notify_program`` with the same word; with
+            ``listens``, and only where that filter is installed for certain.
+        listens: the command has a listener of ours; it gets EBUSY for one of its own, as from the kernel while ours is
+            there.
+        namespaces_are_notified: as ``raw_is_notified`` for new namespaces; only where the kernel would refuse them as
+            well (``init.forbid_namespaces``).
         ids: (first uid, first gid, how many of each) that the user namespace maps.  chown(2) to another one is EPERM,
             as for everybody without CAP_CHOWN; the kernel says EINVAL (fs/open.c, chown_common), which programs take
             for an error of theirs.  It has no effect with user namespaces of the command, whose ids are others.
@@ -177,7 +189,14 @@ def program(
         (_AT_LEAST, _FIRST_UNKNOWN, "ENOSYS", ""),
     ]
     labels: dict[str, int] = {}
-    judged = _judged(nested, user_namespaces, unix, raw_is_notified, namespaces_are_notified)
+    judged = _judged(nested, user_namespaces, unix or unix_is_notified, raw_is_notified, namespaces_are_notified)
+    if listens:
+        new = [
+            ("", (_EQUAL, _SET_MODE_FILTER, "", "allow")),
+            _load(1),
+            ("", (_ANY_BIT, _NEW_LISTENER, "EBUSY", "allow")),
+        ]
+        judged.append(("seccomp", [_load(0), *new]))
     if (nested and set_ids) or ids_are_notified:
         left = _SETS_MODES if nested and set_ids else _NOTIFIED_MODES
         judged = [each for each in judged if each[0] not in left]
@@ -206,7 +225,9 @@ def program(
     return _packed(code, labels)
 
 
-def notify_program(*, reads: bool = False, raw: bool = False, namespaces: bool = False, machine: str) -> bytes:
+def notify_program(
+    *, reads: bool = False, raw: bool = False, unix: bool = False, namespaces: bool = False, machine: str
+) -> bytes:
     """Assemble the second filter: the calls that the listener of user notifications is asked about.
 
     Of several filters the strictest answer counts (seccomp(2): ERRNO before USER_NOTIF before
@@ -215,6 +236,7 @@ def notify_program(*, reads: bool = False, raw: bool = False, namespaces: bool =
     Args:
         reads: every open, not only those that may write or create.
         raw: raw sockets, which are to be refused (``program`` with ``raw_is_notified``).
+        unix: sockets of AF_UNIX, the same (``unix_is_notified``).
         namespaces: new namespaces, the same (``namespaces_are_notified``).
         machine: ``uname -m``: x86_64 or aarch64.
 
@@ -233,7 +255,7 @@ def notify_program(*, reads: bool = False, raw: bool = False, namespaces: bool =
         code.append((_EQUAL, NUMBERS[name][column], "notify" if reads else name, ""))
     code += [(_EQUAL, NUMBERS[name][column], "notify", "") for name in _NOTIFIED if NUMBERS[name][column] >= 0]
     code += [(_EQUAL, NUMBERS[name][column], name, "") for name in _SENDS]
-    if raw:
+    if raw or unix:
         code.append((_EQUAL, NUMBERS["socket"][column], "socket", ""))
     if namespaces:
         code += [(_EQUAL, NUMBERS[name][column], name, "") for name in _NAMESPACES]
@@ -249,10 +271,13 @@ def notify_program(*, reads: bool = False, raw: bool = False, namespaces: bool =
             for half in (0, 4):  # of the pointer
                 code += [(_LOAD, 16 + 8 * _SENDTO_NAME + half, "", ""), (_EQUAL, 0, "", "notify")]
         code += [_load(argument)[1], (_ANY_BIT, _MSG_FASTOPEN, "notify", ""), (_RETURN, _ALLOW, "", "")]
-    if raw:
+    if raw or unix:
         labels["socket"] = len(code)
-        code += [_load(0)[1], (_EQUAL, _AF_INET, "type", ""), (_EQUAL, _AF_INET6, "type", "")]
+        code.append(_load(0)[1])
+        code += [(_EQUAL, _AF_UNIX, "notify", "")] if unix else []
+        code += [(_EQUAL, _AF_INET, "type", ""), (_EQUAL, _AF_INET6, "type", "")] if raw else []
         code.append((_RETURN, _ALLOW, "", ""))
+    if raw:
         labels["type"] = len(code)
         code += [_load(1)[1], (_AND, _SOCK_TYPE_MASK, "", ""), (_EQUAL, _SOCK_RAW, "notify", "")]
         code.append((_RETURN, _ALLOW, "", ""))
@@ -396,11 +421,13 @@ def supervised_calls(machine: str) -> dict[int, str]:
     return {NUMBERS[name][column]: name for name in names if NUMBERS[name][column] >= 0}
 
 
-def group_program(machine: str) -> bytes:
-    """Assemble a filter for where no tracer listens: chmod(2) and its kin with a set-group-ID bit fail with EPERM.
+def unwatched_program(machine: str, *, ids: bool = True, unix: bool = True) -> bytes:
+    """Assemble a filter for where no tracer listens, of what is left to it elsewhere: it fails with EPERM.
 
     Args:
         machine: ``uname -m``: x86_64 or aarch64.
+        ids: refuse chmod(2) and its kin with a set-group-ID bit.
+        unix: allow socket(2) of AF_UNIX.
 
     Raises:
         HostError: no call numbers for this machine.
@@ -411,13 +438,16 @@ def group_program(machine: str) -> bytes:
         (_EQUAL, _ARCHITECTURES[machine], "", "allow"),
         (_LOAD, _NUMBER, "", ""),
     ]
-    calls = [(name, mode) for name, mode in _CHMOD if NUMBERS[name][column] >= 0]
+    calls = [(name, mode) for name, mode in _CHMOD if NUMBERS[name][column] >= 0 and ids]
     code += [(_EQUAL, NUMBERS[name][column], name, "") for name, _mode in calls]
+    code += [] if unix else [(_EQUAL, NUMBERS["socket"][column], "socket", "")]
     labels = {"allow": len(code)}
     code.append((_RETURN, _ALLOW, "", ""))
     for name, mode in calls:
         labels[name] = len(code)
         code += [_load(mode)[1], (_ANY_BIT, _S_ISGID, "EPERM", ""), (_RETURN, _ALLOW, "", "")]
+    labels["socket"] = len(code)
+    code += [] if unix else [_load(0)[1], (_EQUAL, _AF_UNIX, "EPERM", ""), (_RETURN, _ALLOW, "", "")]
     labels["EPERM"] = len(code)
     code.append((_RETURN, _RESULTS["EPERM"], "", ""))
     return _packed(code, labels)
@@ -463,7 +493,7 @@ def _judged(
     """Calls that are judged by their arguments: name and labelled instructions, the most frequent call first."""
     # On the host a set-user-ID file of the workspace works for everybody (inside, mounts are nosuid): none is made.
     # A set-group-ID file would make everybody a member of the caller's group.  On a directory the bit is harmless, and
-    # a mode does not say which it is: the listener decides (``tracer.modes``), or ``group_program`` refuses both.
+    # a mode does not say which it is: the listener decides (``tracer.modes``), or ``unwatched_program`` refuses both.
     set_user_id = ("", (_ANY_BIT, _S_ISUID, "EPERM", "allow"))
     set_any_id = ("", (_ANY_BIT, _S_ISUID | _S_ISGID, "EPERM", "allow"))
     calls = [

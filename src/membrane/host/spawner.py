@@ -39,11 +39,20 @@ import os
 import sys
 import time
 
-from . import landlock, seccomp, view
+from . import landlock, view
 from . import messages as m
 from . import syscalls as sc
 from .channel import SIGCHLD, SIGKILL, LaunchFailed, Step, passed, run_child
-from .init import assemble, make_terminal, notifying, reap_ended, replace_streams, run_command, waiting_for
+from .init import (
+    assemble,
+    confine_unwatched,
+    make_terminal,
+    notifying,
+    reap_ended,
+    replace_streams,
+    run_command,
+    waiting_for,
+)
 from .ready import ready
 
 TYPE_CHECKING = False
@@ -100,7 +109,7 @@ def spawner(start: Start, channel: Channel, namespaces: dict[str, int]) -> None:
         except OSError as failed:
             error = failed.errno or 0  # the supervisor decides whether the run needs it
     if listener < 0:
-        sc.seccomp_set_filter(seccomp.group_program(sc.MACHINE))
+        confine_unwatched(start)
     channel.send(m.Ready(error, None if listener < 0 else listener))
     if listener >= 0:
         os.close(listener)  # who holds it can answer for everybody

@@ -25,6 +25,7 @@ REFUSALS: tuple[tuple[str, str, str, str, str, str], ...] = (
     ("protected and read-only names", "notifier, mounts", EITHER, DENIED, DENIED, SILENT),
     ("writes to what is not in the view", "mounts", EITHER, DENIED, DENIED, SILENT),
     ("raw sockets", "seccomp, capabilities", CALL, CALL, CALL, SILENT),
+    ("unix sockets, where a policy with `files` opens none", "seccomp", CALL, CALL, CALL, SILENT),
     ("other socket families and system calls", "seccomp", CALL, SILENT, SILENT, SILENT),
     (FIRST_READS, "mounts", DENIED, DENIED, DENIED, DENIED),
     ("other reads of hidden files and directories", "mounts", ANY_OPEN, SILENT, DENIED, SILENT),

@@ -28,7 +28,7 @@ import time
 from abc import ABC, abstractmethod
 
 from .. import clock
-from ..backend import Broken, Ended, Frozen
+from ..backend import Broken, Ended, Frozen, Hidden
 from ..errors import HostError, MembraneError, PolicyError
 from ..escaping import escape
 from ..events import Binding, EventsLost, SessionEnded, SessionStarted
@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from .containers import Containers
     from .gateway import Gateway
     from .masks import Masked
+    from .places import Places
     from .prepare import PreparedRun
 
 RECORD_EVERY = 0.5  # seconds between two updates of what ``membrane ps`` shows
@@ -113,6 +114,7 @@ class Boundary(ABC):
         self._held: Held | None = None
         self._tracer: Tracer | None = None
         self._contained: Containers | None = None  # names of the containers inside
+        self._mount_points: Places | None = None  # mount points that other runs have in their view as well
         self._usage: Usage | None = None  # of what is kept for the command, where ``limits.disk`` bounds it
         self._editor: Editor | None = None  # of repositories' configuration, where the tracer can hold a call
         self._live_log: LiveLog | None = None
@@ -223,6 +225,8 @@ class Boundary(ABC):
             finally:
                 self.cell.kill()
                 self.cell.reap()
+                if self._mount_points is not None:
+                    self._mount_points.close()
                 if self._editor is not None:
                     self._editor.close()
                 if self._held is not None:
@@ -400,6 +404,10 @@ class Boundary(ABC):
                     for (root, rules), (_root, found) in zip(roots, scans, strict=True)
                 ]
             )
+        from .places import Places
+
+        self._mount_points = Places(facts.state, self.id, self.plan, operations)
+        operations += self._mount_points.pins()
         cell.fill(operations, self.plan.environment)
         if not self.plan.trust:
             self._take_sockets(facts, b"")
@@ -433,6 +441,7 @@ class Boundary(ABC):
         for guard in self.guards:
             guard.look()  # what moved since the scan, by another session here
         assurance = cell.ready()
+        self._mount_points.hold(cell)
         if without := without_layer(assurance):
             self._warn_once(without)
         for binding in assurance:
@@ -834,6 +843,8 @@ class Boundary(ABC):
         time_out_at = time.monotonic() + limit if limit else 0.0
         for guard in self.guards:
             self._watch(guard.fileno(), guard.on_change)
+        if self._mount_points is not None:
+            self._mount_points.watch(self._watch, self._unwatch)
         if self._held is not None:
             self._watch(self._held.fileno(), self._held.on_change)
         if self._reads is not None:
@@ -917,6 +928,8 @@ class Boundary(ABC):
             self._launcher_ended()
         elif isinstance(news, Broken):
             self.failure = news.why
+        elif isinstance(news, Hidden) and self._mount_points is not None:
+            self._mount_points.on_mounted()
         elif isinstance(news, Frozen) and self._editor is not None:
             self._editor.frozen(news.made)
 

@@ -736,7 +736,7 @@ class Notifications:
         return self._socket(thread, "bind", a, known)
 
     def _on_socket(self, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:
-        """A raw socket: the first filter leaves its refusal to us (``host.seccomp``)."""
+        """A raw socket, or one of AF_UNIX: the first filter leaves its refusal to us (``host.seccomp``)."""
         self._reports = False
         if not self._quiet:  # else eBPF sees the result
             call = {"kind": "SystemCall", "name": "socket"}

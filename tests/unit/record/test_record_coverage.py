@@ -26,8 +26,8 @@ def test_every_cell_is_an_event_or_says_none() -> None:
 @pytest.mark.parametrize(
     ("source", "reads", "silent"),
     [
-        ("network", False, 9),
-        ("network", True, 9),  # nobody is there to tell them
+        ("network", False, 10),
+        ("network", True, 10),  # nobody is there to tell them
         ("notify, network", False, 6),
         ("notify, network", True, 4),
         ("ebpf, notify, network", False, 4),

@@ -1,0 +1,405 @@
+"""Mount points in directories that several runs have at a time: no run can take another one's away.
+
+Theory of operation
+-------------------
+A workspace below the home is mounted on a directory of the sandbox's home (``plan.mounts``, rule 1), and so are mounts
+of rules and toolchains.  With ``home: shared``, or two runs of one workspace with different rules, another run sees
+that directory without the mount.  rmdir(2) and rename(2) refuse a mount point of the caller's own mount namespace
+only (fs/namespace.c, is_local_mountpoint); one of another namespace is taken away with its directory (detach_mounts),
+or moves with it.
+
+So each run has each *place*, the mount points in our state and the directories above them, as a mount point: its own
+are, and a place of another run is bound onto itself (``Pin``), at the start those of the runs that are there, and while
+it runs those of one that starts.  That one asks (``_Keep``), and no command of it is released before each run that
+shows the place has answered and its own mounts are still where they were.
+
+``STATE/places`` has a record for each run, locked as long as it lives (flock(2), as in ``registry``), and beside it the
+socket that it is asked at.  The directory itself is locked from before a run reads the records until it is asked for
+its own: of two that start at a time the second finds the first.
+
+What is mounted is read from proc_pid_mountinfo(5) of pid 1, never assumed: a command may have put a link where the
+place was.  Only with ``containers: nested`` may a command copy the view, and what is mounted later need not appear in
+its copy (mount_namespaces(7)): such a run says no, and the run that asks does not start.
+"""
+
+from __future__ import annotations
+
+import _socket
+import fcntl
+import marshal
+import os
+import time
+
+from ..errors import HostError, MembraneError
+from ..host.channel import Channel
+from ..host.private import make_private
+from ..host.ready import ready
+from ..host.writing import write_all
+from ..messages import Message, Table
+from ..plan.model import Bind, Overlay, Pin, Tmpfs
+from ..plan.mounts import inside
+from .door import accept, listen, reach
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from ..backend import Cell
+    from ..plan.model import MountOp, SandboxPlan
+
+ANSWERS = 5.0  # seconds for all runs that are asked
+LOCK_WAIT = 15.0  # seconds for other runs that start; each is done within ``ANSWERS``
+MOST = 512  # places of one run
+_FORMAT = 1
+_BACKLOG = 16
+
+
+class _Keep(Message):
+    """Have these paths, of the host, as mount points."""
+
+    paths: tuple[str, ...]
+
+
+class _Kept(Message):
+    """The answer: they are; or ``why`` one of them is none."""
+
+    why: str
+
+
+_TO_RUN = Table("from a run that starts to another one", _Keep, longest=4 << 20)
+_FROM_RUN = Table("from a run to another one that starts", _Kept)
+
+
+class Places:
+    """Those of one run.
+
+    Args:
+        state: ``$MEMBRANE_HOME``.
+        session: the id of the run.
+        plan: of the run.
+        operations: what is mounted beside the plan.
+
+    Raises:
+        HostError: other runs that start do not let go of the lock.
+    """
+
+    def __init__(self, state: str, session: str, plan: SandboxPlan, operations: Sequence[MountOp]) -> None:
+        self._directory, self._session = f"{state}/places", session
+        self._stores = _stores(plan.mounts, state)
+        self._own, self._required = _own((*plan.mounts, *operations), self._stores)
+        self._nested = plan.hardening.nested
+        self._listening: _socket.socket | None = None
+        self._record = self._lock = -1
+        self._asked: list[tuple[Channel, tuple[str, ...]]] = []  # and where they want mount points
+        self._callers: dict[int, Channel] = {}
+        self._cell: Cell | None = None
+        self._others: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = []  # (session, stores, places)
+        self._pinned: tuple[str, ...] = ()
+        if not self._stores:
+            return  # nothing of our state can be written in this view
+        make_private(self._directory)
+        self._lock = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            _take(self._lock)
+            self._others = list(_others(self._directory))
+        except BaseException:
+            self.close()
+            raise
+
+    def pins(self) -> list[MountOp]:
+        """What the view needs beside the plan: the places of runs that are there."""
+        wanted = {self._shown(path): None for _session, _stores, places in self._others for path in places}
+        self._pinned = tuple(sorted((path for path in wanted if path and path not in self._own), key=_depth))
+        return [Pin(path) for path in self._pinned]
+
+    def hold(self, cell: Cell) -> None:
+        """The view of ``cell`` stands, and nothing runs in it: from now on no other run takes a place away.
+
+        Raises:
+            HostError: that is not certain.
+        """
+        if self._lock < 0:
+            return
+        try:
+            there = cell.mount_points()
+        except ProcessLookupError:
+            raise HostError("keep mount points in place", "the sandbox has ended") from None
+        if there is None:
+            self._let_go()  # no kind of cell that mounts anything
+            return
+        self._cell = cell
+        lost = [path for path in (*self._pinned, *self._required) if path not in there]
+        if lost:
+            raise _moved(lost[0])
+        own = {path: store for path, store in self._own.items() if path in there}
+        if len(own) > MOST:
+            raise HostError("keep mount points in place", f"{len(own)} of them are too many", target=self._directory)
+        self._publish(tuple(own.values()))
+        try:
+            self._ask(own)
+        finally:
+            self._let_go()
+        lost = sorted(own.keys() - (self._there() or frozenset()))
+        if lost:
+            raise _moved(lost[0])
+
+    def watch(self, watch: Callable[[int, Callable[[], None]], None], unwatch: Callable[[int], None]) -> None:
+        """Answer other runs from now on, in the loop of this one."""
+        if self._listening is None:
+            return
+        self._watch, self._unwatch = watch, unwatch
+        watch(self._listening.fileno(), self._on_caller)
+
+    def close(self) -> None:
+        """No process of the sandbox is left: it takes nothing away any more."""
+        self._let_go()
+        if self._listening is not None:
+            self._listening.close()
+            self._listening = None
+            _remove(f"{self._directory}/{self._session}.sock")
+        for channel in (*self._callers.values(), *(channel for channel, _wanted in self._asked)):
+            channel.close()
+        self._callers, self._asked = {}, []
+        if self._record >= 0:
+            _remove(f"{self._directory}/{self._session}")
+            os.close(self._record)
+            self._record = -1
+
+    # ------------------------------------------------------------ this run starts
+
+    def _let_go(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def _publish(self, places: tuple[str, ...]) -> None:
+        path = f"{self._directory}/{self._session}"
+        try:
+            self._listening = listen(f"{path}.sock", _BACKLOG)
+            self._record = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            fcntl.flock(self._record, fcntl.LOCK_EX)
+            stores = tuple(store for store, _target in self._stores)
+            write_all(self._record, marshal.dumps((_FORMAT, stores, places)))
+        except OSError as error:
+            raise HostError("record the places of this run", error.strerror or "", target=path) from None
+
+    def _ask(self, own: dict[str, str]) -> None:
+        until = time.monotonic() + ANSWERS
+        for session, stores, places in self._others:
+            wanted = [each for each in own.values() if each not in places and any(inside(each, one) for one in stores)]
+            if not wanted:
+                continue
+            path = f"{self._directory}/{session}"
+            try:
+                why = _answer(f"{path}.sock", tuple(sorted(wanted, key=_depth)), until)
+            except OSError as error:
+                why = error.strerror or str(error)
+            if why and _is_alive(path):
+                raise HostError(
+                    "keep mount points in place",
+                    f"session {session} shares {wanted[0]} with this run and does not keep it there: {why}",
+                    fix=("end that session: membrane ps", "home: workspace (a home for each workspace)"),
+                )
+
+    # ------------------------------------------------------------ another run starts
+
+    def _on_caller(self) -> None:
+        assert self._listening is not None
+        socket = accept(self._listening)
+        if socket is None:
+            return
+        if len(self._callers) + len(self._asked) >= _BACKLOG:
+            socket.close()
+            return
+        socket.setblocking(False)
+        channel = Channel(socket, _FROM_RUN, _TO_RUN)
+        self._callers[channel.fileno()] = channel
+        self._watch(channel.fileno(), lambda: self._on_asked(channel))
+
+    def _on_asked(self, channel: Channel) -> None:
+        try:
+            message = channel.receive()
+        except BlockingIOError:
+            return
+        except (OSError, MembraneError):
+            message = None  # it speaks for itself only
+        self._unwatch(channel.fileno())
+        del self._callers[channel.fileno()]
+        if not isinstance(message, _Keep) or self._cell is None or len(message.paths) > MOST:
+            channel.close()
+            return
+        wanted = {self._shown(path): None for path in message.paths}
+        there = self._there()
+        lacking = tuple(path for path in wanted if path and path not in there) if there is not None else ()
+        if not lacking:
+            self._answer(channel, "")
+        elif self._nested:
+            self._answer(channel, "with containers its command has copies of the view")
+        else:
+            self._asked.append((channel, lacking))
+            self._cell.hide([Pin(path) for path in lacking])
+            self.on_mounted()  # where the cell is gone nothing will tell
+
+    def on_mounted(self) -> None:
+        """The cell has mounted something, perhaps what others have asked for."""
+        if not self._asked or self._cell is None:
+            return
+        there, waits = self._there(), self._cell.hiding
+        for asked in list(self._asked):
+            channel, wanted = asked
+            lost = next((path for path in wanted if path not in there), "") if there is not None else ""
+            if lost and waits:
+                continue
+            self._asked.remove(asked)
+            self._answer(channel, f"{lost} is no directory there any more" if lost else "")
+
+    def _there(self) -> frozenset[str] | None:
+        """The mount points of this run; None: its command has ended, which takes nothing away any more."""
+        assert self._cell is not None
+        try:
+            return self._cell.mount_points()
+        except ProcessLookupError:
+            return None
+
+    def _answer(self, channel: Channel, why: str) -> None:
+        try:
+            channel.send(_Kept(why))
+        except OSError:
+            pass  # it is gone
+        channel.close()
+
+    def _shown(self, path: str) -> str:
+        """Where the view of this run has ``path`` of the host; empty: nowhere, or below another mount."""
+        for number, (store, target) in enumerate(self._stores):
+            place = target + path[len(store) :]
+            later = (other for _store, other in self._stores[number + 1 :])
+            if path != store and inside(path, store) and not any(inside(place, other) for other in later):
+                return place
+        return ""
+
+
+def _stores(operations: Iterable[MountOp], state: str) -> tuple[tuple[str, str], ...]:
+    """The directories of our state that the command can write, and where the view has them."""
+    return tuple(
+        (op.source, op.target)
+        for op in operations
+        if isinstance(op, Bind) and op.writable and not op.engine and inside(op.source, state)
+    )
+
+
+def _own(operations: Sequence[MountOp], stores: Iterable[tuple[str, str]]) -> tuple[dict[str, str], list[str]]:
+    """What may be mount points in the stores, with the directories above, and those that are for certain.
+
+    By its path in the view, the one of the host.
+    """
+    places: dict[str, str] = {}
+    required: list[str] = []
+    by_target = {target: store for store, target in stores}
+    trees = [(number, op) for number, op in enumerate(operations) if isinstance(op, (Bind, Overlay, Tmpfs))]
+    for number, op in enumerate(operations):
+        holder = next((tree for at, tree in reversed(trees) if at < number and _holds(tree, op)), None)
+        if not isinstance(holder, Bind) or by_target.get(holder.target) != holder.source:
+            continue
+        path = op.target
+        if (isinstance(op, Bind) and not op.optional) or (isinstance(op, Overlay) and not op.fallback):
+            required.append(path)
+        while path != holder.target:
+            places.setdefault(path, holder.source + path[len(holder.target) :])
+            path = path.rpartition("/")[0]
+    return places, required
+
+
+def _holds(tree: MountOp, op: MountOp) -> bool:
+    return op.target != tree.target and inside(op.target, tree.target)
+
+
+def _others(directory: str) -> Iterator[tuple[str, tuple[str, ...], tuple[str, ...]]]:
+    """(session, stores, places) of each run that is there; what dead ones left is removed."""
+    for name in os.listdir(directory):
+        if not name.isalnum():
+            continue
+        path = f"{directory}/{name}"
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError:
+            continue
+        try:
+            if not _is_locked(fd):
+                _remove(path)
+                _remove(f"{path}.sock")
+                continue
+            # Whole: who writes it holds the lock of the directory, and so do we.
+            form, stores, places = marshal.loads(os.pread(fd, 4 << 20, 0))  # noqa: S302 - our own file, mode 0600
+            if form != _FORMAT:
+                raise ValueError(form)
+            yield name, stores, places
+        except (EOFError, ValueError, TypeError):
+            cause = f"session {name} was started by another version of membrane"
+            raise HostError("keep mount points in place", cause, target=path, fix=("end it: membrane ps",)) from None
+        finally:
+            os.close(fd)
+
+
+def _take(lock: int) -> None:
+    until = time.monotonic() + LOCK_WAIT
+    while True:
+        try:
+            return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                cause = f"other runs have been starting for {LOCK_WAIT:.0f} s"
+                raise HostError("keep mount points in place", cause, fix=("membrane ps", "try again")) from None
+            time.sleep(0.002)  # flock(2) has no time limit; the other holds it as long as a view is made
+
+
+def _is_locked(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        return True
+
+
+def _is_alive(path: str) -> bool:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return False
+    try:
+        return _is_locked(fd)
+    finally:
+        os.close(fd)
+
+
+def _answer(path: str, places: tuple[str, ...], until: float) -> str:
+    """What a run answers that is asked to keep ``places``; empty: it does.
+
+    Raises:
+        OSError: it cannot be reached.
+    """
+    channel = Channel(reach(path), _TO_RUN, _FROM_RUN)
+    try:
+        channel.send(_Keep(places))
+        if not ready((channel.fileno(),), seconds=max(0.0, until - time.monotonic()))[0]:
+            return "it does not answer; is it stopped?"
+        message = channel.receive()
+    finally:
+        channel.close()
+    return message.why if isinstance(message, _Kept) else "it has no answer"
+
+
+def _moved(path: str) -> HostError:
+    cause = "another run that shares this home has moved or removed its directory"
+    return HostError("keep mount points in place", cause, target=path, fix=("try again", "home: workspace"))
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+
+
+def _depth(path: str) -> tuple[int, str]:
+    """Outer directories first: a bind copies what is mounted below it."""
+    return path.count("/"), path

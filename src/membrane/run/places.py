@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from ..plan.model import MountOp, SandboxPlan
 
 ANSWERS = 5.0  # seconds for all runs that are asked
-LOCK_WAIT = 15.0  # seconds for other runs that start; each is done within ``ANSWERS``
+LOCK_WAIT = 60.0  # seconds for other runs that start, one after the other; each is done within ``ANSWERS``
 MOST = 512  # places of one run
 _FORMAT = 1
 _BACKLOG = 16

@@ -84,7 +84,8 @@ def begin(policy: Policy, facts: HostFacts, session: str) -> tuple[store.Held, H
             fresh(held)
         if not os.path.isdir(f"{held.path}/{store.MASKS}"):
             held.make_masks()
-        held.renew_work()
+        if not held.new:
+            held.renew_work()
         held.forget_copies()
         return held, facts.replace(reviewed=_layers(held.meta, facts.state))
     except BaseException:

@@ -86,8 +86,7 @@ class Value:
         raise AttributeError(f"{type(self).__name__} is frozen: cannot delete {name!r}")
 
     def _key(self) -> tuple[Any, ...]:
-        fields = self.__dict__
-        return tuple(fields[name] for name in self.field_names)
+        return tuple(map(self.__dict__.__getitem__, self.field_names))
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):

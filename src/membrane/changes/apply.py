@@ -21,9 +21,10 @@ from ..value import Value
 from .base import LARGEST_COPY, Base, Row
 from .gitdata import Arrived, Repositories, index_pack, lock_of, pack_name, rank
 from .model import SET_ID, Change, covers
+from .ops import Op, mark, may_be_directory
 from .parts import Part, Whole, made, texts
 from .red import Judge
-from .transaction import Op, Stage, mark, nothing
+from .transaction import Stage, nothing
 from .tree import CAPABILITY, Copy, attributes, digest, look, open_below, paired, pieces
 
 TYPE_CHECKING = False
@@ -308,6 +309,7 @@ class Engine:
         self._stage.begin()
         try:
             slots = self._staged(chosen)
+            self._stage.is_made()
             worse = self._judged(chosen, slots)
             if worse:
                 bad = [(path, each.red[0]) for path, each in worse.items() if each.red]
@@ -324,7 +326,7 @@ class Engine:
                     for path, change in known.items()
                 )
             kept = {change.path for change in chosen}
-            for path, slot in slots.items():
+            for path, slot in reversed(slots.items()):  # what is in a directory before it
                 if path not in kept:
                     self._stage.refuse(slot)
             ops = self._ops(chosen, {path: slot for path, slot in slots.items() if path in kept})
@@ -420,7 +422,7 @@ class Engine:
         """Directories of an apply in which the host made something since, with that as the reason."""
         out = []
         for op in ops:
-            if op.do != "new":
+            if op.do != "new" or not may_be_directory(op):
                 continue
             try:
                 fd = open_below(self._copy.base_fd, op.path, os.O_RDONLY | os.O_DIRECTORY)
@@ -467,6 +469,7 @@ class Engine:
     def _staged(self, chosen: Sequence[Change]) -> dict[str, str]:
         """Make everything ready that is to be in the workspace; its slot by its path."""
         slots: dict[str, str] = {}
+        trees: dict[str, str] = {}  # the slots of new directories, into which goes what is new in them
         self._digests.clear()
         for change in chosen:
             after = change.after
@@ -474,9 +477,14 @@ class Engine:
                 continue
             if after.what == "directory" and change.kind not in ("added", "type"):
                 continue
-            slot = slots[change.path] = self._stage.slot()
+            parent, _, name = change.path.rpartition("/")
+            slot = slots[change.path] = f"{trees[parent]}/{name}" if parent in trees else self._stage.slot()
             if after.what == "directory":
-                self._stage.directory(slot, after)
+                # In a repository that is there it has to come in git's order (``gitdata.rank``).
+                whole = change.kind == "added" and change.path not in self._gits.owner
+                self._stage.directory(slot, after, whole=whole)
+                if whole:
+                    trees[change.path] = slot
             elif after.what == "link":
                 self._stage.link(slot, after)
             elif change.path in self._parts:
@@ -538,6 +546,7 @@ class Engine:
         """In this order: what goes (the deepest first), what comes (the highest first), modes of directories."""
         removes, comes, modes = [], [], []
         by_path = {change.path: change for change in chosen}
+        trees = frozenset(slot.rpartition("/")[0] for slot in slots.values())  # slots of directories that hold others
         for change in chosen:
             path, before, after = change.path, change.before, change.after
             if change.source:
@@ -554,13 +563,18 @@ class Engine:
                 listed = (
                     self._gits.values[path].content if path.endswith("/index") and path in self._gits.values else ""
                 )
-                comes.append(Op("put" if old else "new", path, slot, old, new, 0, 0, self._lock(path), listed))
-                if after.what == "directory":
+                tree, inner, _name = slot.partition("/")
+                if inner:
+                    comes.append(Op("new", path, self._stage.slot(), (), new, 0, 0, "", "", tree))
+                else:
+                    comes.append(Op("put" if old else "new", path, slot, old, new, 0, 0, self._lock(path), listed))
+                if after.what == "directory" and self._stage.is_open(slot):
                     modes.append(Op("mode", path, "", new=new, was=0o700, mode=after.mode & 0o3777))
             elif before is not None and before.mode != after.mode:
                 mode = after.mode & 0o3777 if after.what == "directory" else after.mode & ~(SET_ID & ~before.mode)
                 modes.append(Op("mode", path, "", new=mark(before), was=before.mode, mode=mode))
-        comes.sort(key=lambda op: self._rank(by_path[op.path]))  # of one rank by path, as ``chosen``
+        # Of one rank by path, as ``chosen``: so a tree is before what comes with it.
+        comes.sort(key=lambda op: 3 if op.tree or op.slot in trees else self._rank(by_path[op.path]))
         removes.sort(key=lambda op: os.fsencode(op.path), reverse=True)
         modes.sort(key=lambda op: os.fsencode(op.path), reverse=True)
         opened, closed = self._opened([*removes, *comes], {op.path: op for op in modes})

@@ -11,8 +11,9 @@ has yet it is a whiteout.  The command may write a file of its own there; that i
 Which names are hidden so is known when the workspace was scanned, which goes on while the overlay is already mounted.
 Nothing has looked up a name in it by then, and nothing can before the masks are made, so the kernel has nothing cached
 of what they cover.  They are looked through at each start, since rules change, and so do files: what the run before
-had and this one has as well stays.  All empty files are hard links of one, ``masks.empty`` beside them: nothing writes
-a lower layer, and ten thousand names cost as many entries of directories and no inodes.
+had and this one has as well stays, and a new set begins with those of the last one that is gone.  All empty files are
+hard links of one, ``masks.empty`` beside them: nothing writes a lower layer, and ten thousand names cost as many
+entries of directories and no inodes.
 
 Not all that is hidden can be so.  Where git tracks a name, the emptiness would be committed, so such names are
 covered by what cannot be opened, as in a live workspace (``workspace.emptied``), and so is what a hidden link leads
@@ -81,10 +82,10 @@ def begin(policy: Policy, facts: HostFacts, session: str) -> tuple[store.Held, H
             from .review import fresh  # loads what the start of most runs does not need
 
             fresh(held)
-        masks = f"{held.path}/{store.MASKS}"
-        if not os.path.isdir(masks):
-            os.mkdir(masks, 0o700)
-        held.renew_work()
+        if not os.path.isdir(f"{held.path}/{store.MASKS}"):
+            held.make_masks()
+        if not held.new:
+            held.renew_work()
         held.forget_copies()
         return held, facts.replace(reviewed=_layers(held.meta, facts.state))
     except BaseException:

@@ -74,11 +74,14 @@ def opened(
         fds += [os.open(upper, flags) for upper in held.uppers]
         layers = tuple(fds[1:])
         hidden, locked = bound(paths)
-        rules = [hidden]
         if os.path.isdir(f"{held.path}/{MASKS}"):
             fds.append(os.open(f"{held.path}/{MASKS}", flags))
-            rules.append(masked(fds[-1]))
-        copy = Copy(fds[0], layers, lambda path: any(rule(path) for rule in rules))
+            by_rule, by_mask = hidden, masked(fds[-1])
+
+            def hidden(path: str) -> bool:
+                return by_rule(path) or by_mask(path)
+
+        copy = Copy(fds[0], layers, hidden)
         try:
             yield Engine(held.path, copy, meta.workspace, meta.made, step, locked), copy
         finally:

@@ -2,9 +2,9 @@
 
 Theory of operation
 -------------------
-A stage is flat: one directory of files, links, fifos and empty directories.  What is removed here is ours, and is
-removed by descriptors, so that no link leads out of it.  A journal is JSON and gets its name by rename(2) when it is on
-the disk, so there is never half of one.
+A stage is one directory of files, links, fifos and directories, of which some hold what comes with them.  What is
+removed here is ours, and is removed by descriptors, so that no link leads out of it.  A journal is JSON and gets its
+name by rename(2) when it is on the disk, so there is never half of one.
 """
 
 from __future__ import annotations
@@ -14,35 +14,72 @@ import shutil
 import stat
 
 from ..errors import HostError
-from .tree import open_below
+from ..host.writing import write_all
+from .tree import LARGEST_READ, open_below
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
 
+def copy_small(source: int, target: int, size: int) -> bytes:
+    """The content of an open file of ``size`` bytes into an empty one, in two calls; its hash (``digest``).
+
+    Returns: nothing, and nothing was copied, where it is larger than ``LARGEST_READ`` or has another size.
+
+    Raises:
+        OSError: it cannot be read, or not be written in full.
+    """
+    from hashlib import blake2b
+
+    if size > LARGEST_READ:
+        return b""
+    content = os.pread(source, size + 1, 0)
+    if len(content) != size:
+        return b""
+    if size:
+        written = os.pwrite(target, content, 0)
+        if written < size:
+            write_all(target, content[written:], written)
+    return blake2b(content, digest_size=32).digest()
+
+
 def copy_tree(source: int, target: str) -> None:
-    """A flat stage, copied: files, links, fifos and empty directories, as they are; what cannot be read is left out."""
+    """A stage, copied: files, links, fifos and directories, as they are; what cannot be read is left out."""
     os.mkdir(target, 0o700)
-    for name in os.listdir(source):
-        status = os.stat(name, dir_fd=source, follow_symlinks=False)
-        place = f"{target}/{name}"
-        if stat.S_ISLNK(status.st_mode):
-            os.symlink(os.readlink(name, dir_fd=source), place)
-        elif stat.S_ISDIR(status.st_mode):
-            os.mkdir(place, 0o700)
-            os.chmod(place, stat.S_IMODE(status.st_mode))
-        elif stat.S_ISFIFO(status.st_mode):
-            os.mkfifo(place, stat.S_IMODE(status.st_mode))
-        elif stat.S_ISREG(status.st_mode):
-            try:
-                shutil.copy2(f"/proc/self/fd/{source}/{name}", place, follow_symlinks=False)
-            except PermissionError:
-                continue
-        else:
-            continue
-        if os.geteuid() == 0:
-            os.chown(place, status.st_uid, status.st_gid, follow_symlinks=False)
+    todo = [""]
+    while todo:
+        inner = todo.pop()
+        directory = open_below(source, inner, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            for name in os.listdir(directory):
+                if _copy_one(directory, name, f"{target}/{inner}{name}"):
+                    todo.append(f"{inner}{name}/")
+        finally:
+            os.close(directory)
+
+
+def _copy_one(source: int, name: str, place: str) -> bool:
+    """One name of a stage; true: it is a directory, and what is in it is to be copied."""
+    status = os.stat(name, dir_fd=source, follow_symlinks=False)
+    mode = stat.S_IMODE(status.st_mode)
+    if stat.S_ISLNK(status.st_mode):
+        os.symlink(os.readlink(name, dir_fd=source), place)
+    elif stat.S_ISDIR(status.st_mode):
+        os.mkdir(place, 0o700)
+        os.chmod(place, mode)
+    elif stat.S_ISFIFO(status.st_mode):
+        os.mkfifo(place, mode)
+    elif stat.S_ISREG(status.st_mode):
+        try:
+            shutil.copy2(f"/proc/self/fd/{source}/{name}", place, follow_symlinks=False)
+        except PermissionError:
+            return False
+    else:
+        return False
+    if os.geteuid() == 0:
+        os.chown(place, status.st_uid, status.st_gid, follow_symlinks=False)
+    return stat.S_ISDIR(status.st_mode) and (os.geteuid() == 0 or mode & stat.S_IRWXU == stat.S_IRWXU)
 
 
 def remove_path(path: str) -> None:

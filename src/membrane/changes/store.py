@@ -21,6 +21,10 @@ for people.  When that one is killed, what it ran ends after it: its last proces
 the next holder waits for them.  What makes and removes layers holds the lock of ``.layers`` as well, so that a layer
 that is about to be named is not taken for one that nothing names.
 
+What hides names in a workspace (``masks``, with ten thousand names some tenths of a second) outlives a set that
+nothing was changed in: it is kept in ``.masks`` for the next new set of the same workspace, which makes of it what it
+needs, as of that of the run before.
+
 The directories are the caller's alone (mode 0700) and out of the sandbox's reach: what a command writes reaches a layer
 by the overlay only.  Names of layers are short, as mount(2) takes at most a page of options.
 
@@ -42,7 +46,7 @@ from ..host.private import make_private
 from ..host.ready import ready
 from ..host.writing import write_all
 from ..value import Value
-from .removal import link_tree, remove_tree
+from .removal import EMPTY, link_tree, remove_tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,6 +61,8 @@ LARGEST_LOCK = 512  # bytes
 LONGEST_WAIT = 10.0  # seconds for processes of a holder that was killed
 MASKS = "masks"  # in the directory of a set: the names that its last run hid
 COPYING = "copying-"  # in the directory of a set: copies of its last layer that are being made begin so
+SPARE = ".masks"  # beside the sets: masks of sets that are gone, one for each of the last ``MOST_SPARE`` workspaces
+MOST_SPARE = 4
 POOL = ".layers"  # no name of a set begins with a dot
 _NAME_FIRST = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
 _NAME = _NAME_FIRST | frozenset("._-")
@@ -406,13 +412,37 @@ class Held:
             self.update(layers=(pool.make(self.meta.workspace),), checkpoints=())
             pool.collect()
 
-    def discard(self) -> None:
+    def discard(self, *, spare: bool = False) -> None:
         """Remove the set and each layer that no other set has.  The set is gone for everybody else.
+
+        Args:
+            spare: keep its masks for the next new set of the workspace (``make_masks``).
 
         Raises:
             HostError: it cannot be removed.
         """
-        _discard(self.state, self.name)
+        _discard(self.state, self.name, self._spare if spare else "")
+
+    @property
+    def _spare(self) -> str:
+        return f"{directory(self.state)}/{SPARE}/{self.meta.device:x}-{self.meta.inode:x}"
+
+    def make_masks(self) -> None:
+        """A directory for the masks: empty, or with those of a set of this workspace that is gone.
+
+        Another process may take the two parts of these at the same time: what does not fit is made anew (``cell``).
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        masks = f"{self.path}/{MASKS}"
+        for ending in (EMPTY, ""):
+            try:
+                os.rename(f"{self._spare}/{MASKS}{ending}", f"{masks}{ending}")
+            except FileNotFoundError:
+                pass
+        if not os.path.isdir(masks):
+            os.mkdir(masks, 0o700)
 
     def _refuse_layers(self, count: int) -> None:
         if count > MOST_LAYERS:
@@ -530,14 +560,36 @@ def checkpoint_of(found: ChangeSet, label: str) -> Checkpoint:
     )
 
 
-def _discard(state: str, name: str) -> None:
+def _discard(state: str, name: str, spare: str = "") -> None:
     gone = f"{directory(state)}/.gone-{os.urandom(8).hex()}"
     path = place(state, name)
     with _Pool(state) as pool:
         with _Reporting("discard the change set", path):
             os.rename(path, gone)  # in one step: what is half removed cannot be continued
+        if spare:
+            _keep_masks(gone, spare)
         pool.collect()
     remove_tree(gone)
+
+
+def _keep_masks(gone: str, spare: str) -> None:
+    """Keep the masks of a set that is gone, unless others are kept; and of other workspaces those of the last ones."""
+    try:
+        place = os.path.dirname(spare)
+        make_private(place)
+        make_private(spare)
+        if os.path.lexists(f"{spare}/{MASKS}"):
+            return
+        for ending in (EMPTY, ""):
+            try:
+                os.rename(f"{gone}/{MASKS}{ending}", f"{spare}/{MASKS}{ending}")
+            except FileNotFoundError:
+                pass
+        kept = sorted(os.scandir(place), key=lambda entry: entry.stat(follow_symlinks=False).st_mtime_ns)
+        for entry in kept[:-MOST_SPARE]:
+            remove_tree(entry.path)
+    except (OSError, HostError):
+        pass  # the next set makes its own
 
 
 class _Pool:

@@ -12,6 +12,9 @@ the workspace has been touched, from there on everything can be done or undone b
     remove  what is there goes to the stage (RENAME_NOREPLACE)
     mode    permission bits
 
+A directory that is wholly new is made ready with all that is in it, and gets its name as one (``ops``): it is seen with
+everything in it, or not at all.  It goes back as one as well, where nobody has changed anything in it since.
+
 Each of the first three is one step of the kernel that loses nothing: what was there is in the stage afterwards, as it
 was, with its inode.  So the stage itself says which operations were done, by which inode is where; nothing is written
 in between, and after a kill both directions are open (``resume``): forward, or back by the same steps reversed.
@@ -37,79 +40,39 @@ import stat
 from ..errors import Conflict, HostError, MembraneError
 from ..host import syscalls
 from ..host.writing import write_all
-from ..value import Value
-from .gitentries import entries
-from .gitrefs import LARGEST_INDEX
-from .model import Side
-from .stagefiles import copy_tree, read, remove_path, remove_tree, write
-from .tree import Parents, copy_file, digest, look_at, open_below, open_directory, pieces
+from .ops import GitLock, Op, conflict, is_as_made, is_empty, is_ours, mark_of, status_at
+from .stagefiles import copy_small, copy_tree, read, remove_path, remove_tree, write
+from .tree import Parents, copy_file, digest, look_at, open_below, open_directory
 from .writers import Claim
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
+    from threading import Thread
     from typing import Any
+
+    from .model import Side
 
 STAGE_NAME = ".membrane-apply-"  # in a workspace, where the state is on another file system
 MOST_SYNCED = 256  # files and directories that are written to the disk one by one; of more, everything at once
-_FORMAT = 1
+_FORMAT = 2
+_CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _APPLYING, _UNDO, _JOURNAL, _PLACE = "applying", "undo", "journal.json", "place.json"
-
-
-class Op(Value):
-    """One operation of a journal.
-
-    ``do``: "new", "put", "remove" or "mode"; ``slot``: the name in the stage; ``old`` and ``new``: marks of what is
-    there before and after, empty for nothing; ``was`` and ``mode``: permission bits before and after; ``lock``: a file
-    beside it that git takes as a lock; ``listed``: of an index, the hash of its entries (``gitdata.entries``).
-    """
-
-    do: str
-    path: str
-    slot: str
-    old: tuple[int, ...] = ()
-    new: tuple[int, ...] = ()
-    was: int = 0
-    mode: int = 0
-    lock: str = ""
-    listed: str = ""
 
 
 class Unfinished(HostError):
     """An apply ended in its middle; ``--continue`` or ``--abort`` brings it to an end."""
 
 
-def mark(side: Side) -> tuple[int, int, int, int]:
-    """What sets a file apart from others and from itself when it was written: its change time changes with a rename."""
-    return (
-        side.device,
-        side.inode,
-        side.size if side.what != "directory" else 0,
-        side.mtime if side.what == "file" else 0,
-    )
-
-
-def _status_at(directory: int, name: str) -> os.stat_result | None:
-    """What is at a name in an open directory; None: nothing is."""
-    try:
-        return os.stat(name, dir_fd=directory, follow_symlinks=False)
-    except FileNotFoundError:
-        return None
-
-
-def _mark(status: os.stat_result) -> tuple[int, int, int, int]:
-    """``mark`` of what stat(2) has said."""
-    kind = stat.S_IFMT(status.st_mode)
-    return (
-        status.st_dev,
-        status.st_ino,
-        status.st_size if kind != stat.S_IFDIR else 0,
-        status.st_mtime_ns if kind == stat.S_IFREG else 0,
-    )
-
-
 def nothing(_step: str) -> None:
     """What a transaction calls before each of its steps; tests give something else."""
+
+
+def _write_back(fd: int) -> None:
+    try:
+        syscalls.write_back(fd)
+    finally:
+        os.close(fd)
 
 
 class Stage:
@@ -134,6 +97,9 @@ class Stage:
         self._count = 0
         self._modes: dict[str, int] = {}  # of the files in slots, which have 0600 until all is ready
         self._marks: dict[str, tuple[int, int, int, int]] = {}  # of the files that are copied into slots
+        self._writing: Thread | None = None
+        self._inner: Parents | None = None  # the directory in the stage in which something was made last
+        self._is_root = os.geteuid() == 0
 
     # ------------------------------------------------------------ beginning and end
 
@@ -260,6 +226,10 @@ class Stage:
             claim.leave()
 
     def _close_stage(self) -> None:
+        self._wait()
+        if self._inner is not None:
+            self._inner.close()
+            self._inner = None
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -271,6 +241,14 @@ class Stage:
         self._count += 1
         return str(self._count)
 
+    def _at(self, slot: str) -> tuple[int, str]:
+        """(the open directory of the stage that holds a slot, its name in there); a slot may be in a directory's."""
+        if "/" not in slot:
+            return self.fd, slot
+        if self._inner is None:
+            self._inner = Parents(self.fd)
+        return self._inner.of(slot)
+
     def file(self, slot: str, source: int, side: Side, attributes: dict[str, bytes]) -> bytes:
         """Copy an open file into a slot; return the hash of the copy (``tree.digest``).
 
@@ -280,15 +258,15 @@ class Stage:
         mode = side.mode & 0o1777
         if not mode & stat.S_IRUSR:
             self._modes[slot], mode = mode, 0o600
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        fd = os.open(slot, flags, mode, dir_fd=self.fd)
+        directory, name = self._at(slot)
+        fd = os.open(name, _CREATE, mode, dir_fd=directory)
         try:
-            made = copy_file(source, fd)
+            made = copy_small(source, fd, side.size) or copy_file(source, fd)
             self._finish(fd, side, attributes)
             status = os.fstat(fd)
-            if stat.S_IMODE(status.st_mode) != mode:  # by the umask, or an ACL of the directory
+            if status.st_mode & 0o7777 != mode:  # by the umask, or an ACL of the directory
                 os.fchmod(fd, mode)
-            self._marks[slot] = _mark(status)
+            self._marks[slot] = mark_of(status)
             return made or digest(fd)
         finally:
             os.close(fd)
@@ -314,10 +292,10 @@ class Stage:
     def data(self, slot: str, content: bytes, mode: int = 0o644) -> None:
         """A file of our own making in a slot."""
         self._step("stage file")
-        fd = os.open(slot, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=self.fd)
+        fd = os.open(slot, _CREATE, 0o600, dir_fd=self.fd)
         try:
             write_all(fd, content)
-            if os.geteuid() == 0:
+            if self._is_root:
                 details = os.fstat(self._root_fd)
                 os.fchown(fd, details.st_uid, details.st_gid)
             self._modes[slot] = mode & 0o777
@@ -336,20 +314,32 @@ class Stage:
 
     def link(self, slot: str, side: Side) -> None:
         self._step("stage link")
-        os.symlink(side.target, slot, dir_fd=self.fd)
-        if os.geteuid() == 0:
-            os.chown(slot, side.uid, side.gid, dir_fd=self.fd, follow_symlinks=False)
-        os.utime(slot, ns=(side.mtime, side.mtime), dir_fd=self.fd, follow_symlinks=False)
+        directory, name = self._at(slot)
+        os.symlink(side.target, name, dir_fd=directory)
+        if self._is_root:
+            os.chown(name, side.uid, side.gid, dir_fd=directory, follow_symlinks=False)
+        os.utime(name, ns=(side.mtime, side.mtime), dir_fd=directory, follow_symlinks=False)
 
-    def directory(self, slot: str, side: Side) -> None:
-        """An empty directory; it gets its mode when everything is in it."""
+    def directory(self, slot: str, side: Side, *, whole: bool = False) -> None:
+        """A directory, into whose slot others may follow.
+
+        It gets its mode when everything is in it: with ``whole``, and where its owner may still do everything in it,
+        that is when the journal is written; else by an operation (``is_open``).
+        """
         self._step("stage directory")
-        os.mkdir(slot, 0o700, dir_fd=self.fd)
-        if os.geteuid() == 0:
-            os.chown(slot, side.uid, side.gid, dir_fd=self.fd, follow_symlinks=False)
+        directory, name = self._at(slot)
+        os.mkdir(name, 0o700, dir_fd=directory)
+        if self._is_root:
+            os.chown(name, side.uid, side.gid, dir_fd=directory, follow_symlinks=False)
+        if whole and side.mode & stat.S_IRWXU == stat.S_IRWXU:
+            self._modes[slot] = side.mode & 0o3777
+
+    def is_open(self, slot: str) -> bool:
+        """Has the directory in a slot mode 0700 until an operation gives it its own?"""
+        return slot not in self._modes
 
     def _finish(self, fd: int, side: Side, attributes: Mapping[str, bytes]) -> None:
-        if os.geteuid() == 0:
+        if self._is_root:
             os.fchown(fd, side.uid, side.gid)
         for name, value in attributes.items():
             try:
@@ -364,7 +354,21 @@ class Stage:
         return self._marks.get(slot) or self._mark_now(slot)
 
     def _mark_now(self, slot: str) -> tuple[int, int, int, int]:
-        return _mark(os.stat(slot, dir_fd=self.fd, follow_symlinks=False))
+        return mark_of(os.stat(slot, dir_fd=self.fd, follow_symlinks=False))
+
+    def is_made(self) -> None:
+        """Most of it is: the kernel begins to write it to the disk, while it is judged."""
+        if len(self._marks) > MOST_SYNCED and self._writing is None:
+            import threading
+
+            fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.fd)  # see ``write_back``
+            self._writing = threading.Thread(target=_write_back, args=(fd,), name="write-back")
+            self._writing.start()
+
+    def _wait(self) -> None:
+        if self._writing is not None:
+            thread, self._writing = self._writing, None
+            thread.join()
 
     # ------------------------------------------------------------ the journal
 
@@ -374,13 +378,15 @@ class Stage:
         Args:
             rows: what was written down of the base so far (``base.Base.stored``), for an undo.
         """
-        slots = [op.slot for op in ops if op.do in ("new", "put")]
+        made = [op for op in ops if op.do in ("new", "put")]
         self._step("sync")
-        if len(slots) > MOST_SYNCED:
+        self._wait()
+        if len(made) > MOST_SYNCED:
             syscalls.syncfs(self.fd)
         else:
-            for slot in slots:
-                self._sync(slot)
+            tops = {op.slot: op.path for op in made}
+            for op in made:
+                self._sync(f"{op.tree}{op.path[len(tops[op.tree]) :]}" if op.tree else op.slot)
             os.fsync(self.fd)
         for slot, mode in self._modes.items():
             os.chmod(slot, mode, dir_fd=self.fd)  # ours: made in this stage, and no link
@@ -416,6 +422,8 @@ class Stage:
             try:
                 before = ""
                 for op in ops:
+                    if op.tree:
+                        continue  # it has come with its tree
                     parent = op.path.rpartition("/")[0]
                     if parent != before:
                         self._check_place(parents, before)
@@ -455,12 +463,12 @@ class Stage:
             Conflict, OSError: the workspace has it somewhere else by now.
         """
         if not parents.is_there():
-            raise _conflict(path, "it was moved or replaced in the workspace meanwhile")
+            raise conflict(path, "it was moved or replaced in the workspace meanwhile")
 
     def finish(self, ops: list[Op]) -> None:
         """All is done: keep what was replaced as the undo copy."""
         self._step("finish")
-        parents = {op.path.rpartition("/")[0] for op in ops}
+        parents = {op.path.rpartition("/")[0] for op in ops if not op.tree}
         if len(parents) > MOST_SYNCED:
             syscalls.syncfs(self._root_fd)
         else:
@@ -502,8 +510,8 @@ class Stage:
             raise HostError("bring the apply to an end", "none ended in its middle", fix=("membrane changes",))
         try:
             ops = [
-                Op(do, path, slot, tuple(old), tuple(new), was, mode, lock, listed)
-                for do, path, slot, old, new, was, mode, lock, listed in stored["ops"]
+                Op(do, path, slot, tuple(old), tuple(new), was, mode, lock, listed, tree)
+                for do, path, slot, old, new, was, mode, lock, listed, tree in stored["ops"]
             ]
             if stored["format"] != _FORMAT or stored["workspace"] != self._root:
                 raise ValueError("it is another workspace's, or of another version")
@@ -557,6 +565,8 @@ class Stage:
         """Do what is not done yet; (path, why) of what cannot be done."""
 
         def work(op: Op, parents: Parents, staged: Collection[str]) -> None:
+            if op.tree and op.slot not in staged:
+                return  # it comes, or has come, with its tree
             if not self.is_done(op, parents, staged):
                 self._carry(op, parents)
             parents.close()  # each directory anew: the host may have moved it
@@ -565,7 +575,47 @@ class Stage:
 
     def back(self, ops: list[Op]) -> list[tuple[str, str]]:
         """Undo what was done; (path, why) of what cannot be undone."""
-        return self._through(ops[::-1], self._undo_one)
+        members: dict[str, list[Op]] = {}
+        for op in ops:
+            if op.tree:
+                members.setdefault(op.tree, []).append(op)
+        roots = {op.slot: op for op in ops if op.slot in members}
+        gone: set[str] = set()
+
+        def work(op: Op, parents: Parents, staged: Collection[str]) -> None:
+            root = roots.pop(op.tree, None)  # once: at the last name of the tree, which comes first
+            if root is not None and root.slot not in staged and self._tree_back(root, members[op.tree]):
+                gone.add(root.slot)
+            if (op.tree or op.slot) not in gone:
+                self._undo_one(op, parents, staged)
+
+        return self._through(ops[::-1], work)
+
+    def _tree_back(self, root: Op, members: list[Op]) -> bool:
+        """Take a tree back in one step; false: not all of it is there as it was put in place, and nothing was done.
+
+        Raises:
+            Conflict: the host changed it in this moment, and made something else at its name: it is in the stage.
+            OSError: it cannot be looked at, or moved.
+        """
+        parents = Parents(self._root_fd)
+        try:
+            parent, name = parents.of(root.path)
+            if not is_as_made(root, members, parent, name):
+                return False
+            self._step("undo new")
+            syscalls.rename_new(parent, name, self.fd, root.slot)
+            if is_as_made(root, members, self.fd, root.slot):
+                return True
+            try:
+                syscalls.rename_new(self.fd, root.slot, parent, name)
+            except FileExistsError:
+                raise conflict(root.path, "it was changed, and something else made there, meanwhile") from None
+            return False
+        except (FileNotFoundError, NotADirectoryError):
+            return False  # deleted or replaced in the workspace: each name says so by itself
+        finally:
+            parents.close()
 
     def _through(
         self, ops: Iterable[Op], work: Callable[[Op, Parents, Collection[str]], None]
@@ -599,20 +649,23 @@ class Stage:
     def is_done(self, op: Op, parents: Parents, staged: Collection[str]) -> bool:
         """Was it done?  By what is in its slot; ``staged``: the names in the stage."""
         if op.do == "mode":
-            there = look_at(*parents.of(op.path))
+            try:
+                there = look_at(*parents.of(op.path))
+            except (FileNotFoundError, NotADirectoryError):
+                return False  # what is to hold it is not in place
             return there is not None and there.mode == op.mode
         if op.do == "new":
-            return op.slot not in staged
+            return op.slot not in staged and op.tree not in staged
         if op.do == "remove":
             return op.slot in staged
-        held = _status_at(self.fd, op.slot)
+        held = status_at(self.fd, op.slot)
         return held is None or held.st_ino != op.new[1]
 
     def _carry(self, op: Op, parents: Parents) -> None:
         """Do an operation that is not done."""
         self._step(op.do)
         parent, name = parents.of(op.path)
-        with _Lock(parent, op.lock):
+        with GitLock(parent, op.lock):
             if op.do == "mode":
                 self._mode(parent, name, op.new, op.was, op.mode)
                 return
@@ -620,53 +673,53 @@ class Stage:
                 try:
                     syscalls.rename_new(self.fd, op.slot, parent, name)
                 except FileExistsError:
-                    raise _conflict(op.path, "it was made in the workspace meanwhile") from None
+                    raise conflict(op.path, "it was made in the workspace meanwhile") from None
                 return
-            there = _status_at(parent, name)
-            if there is None or _mark(there) != op.old:
-                raise _conflict(op.path, "it was changed in the workspace meanwhile")
+            there = status_at(parent, name)
+            if there is None or mark_of(there) != op.old:
+                raise conflict(op.path, "it was changed in the workspace meanwhile")
             if op.do == "put":
-                if stat.S_ISDIR(there.st_mode) and not _is_empty(parent, name):
-                    raise _conflict(op.path, "something was made in it in the workspace meanwhile")
+                if stat.S_ISDIR(there.st_mode) and not is_empty(parent, name):
+                    raise conflict(op.path, "something was made in it in the workspace meanwhile")
                 syscalls.exchange(self.fd, op.slot, parent, name)
-                filled = stat.S_ISDIR(there.st_mode) and not _is_empty(self.fd, op.slot)
+                filled = stat.S_ISDIR(there.st_mode) and not is_empty(self.fd, op.slot)
                 if filled or self._mark_now(op.slot) != op.old:
                     syscalls.exchange(self.fd, op.slot, parent, name)
-                    raise _conflict(op.path, "it was changed in the workspace meanwhile")
+                    raise conflict(op.path, "it was changed in the workspace meanwhile")
             else:
                 self._remove(op, parent, name, stat.S_ISDIR(there.st_mode))
 
     def _remove(self, op: Op, parent: int, name: str, directory: bool) -> None:
-        if directory and not _is_empty(parent, name):
-            raise _conflict(op.path, "something was made in it in the workspace meanwhile")
+        if directory and not is_empty(parent, name):
+            raise conflict(op.path, "something was made in it in the workspace meanwhile")
         syscalls.rename_new(parent, name, self.fd, op.slot)
-        if self._mark_now(op.slot) != op.old or (directory and not _is_empty(self.fd, op.slot)):
+        if self._mark_now(op.slot) != op.old or (directory and not is_empty(self.fd, op.slot)):
             syscalls.rename_new(self.fd, op.slot, parent, name)
-            raise _conflict(op.path, "it was changed in the workspace meanwhile")
+            raise conflict(op.path, "it was changed in the workspace meanwhile")
 
     def _undo_one(self, op: Op, parents: Parents, staged: Collection[str]) -> None:
         if not self.is_done(op, parents, staged):
             return
         self._step(f"undo {op.do}")
         parent, name = parents.of(op.path)
-        with _Lock(parent, op.lock):
-            there = _status_at(parent, name)
+        with GitLock(parent, op.lock):
+            there = status_at(parent, name)
             directory = there is not None and stat.S_ISDIR(there.st_mode)
             if op.do == "remove":
                 try:
                     syscalls.rename_new(self.fd, op.slot, parent, name)
                 except FileExistsError:
-                    raise _conflict(op.path, "something else was made there since") from None
+                    raise conflict(op.path, "something else was made there since") from None
             elif op.do == "mode":
                 self._mode(parent, name, op.new, op.mode, op.was)
-            elif not self._is_ours(op, parent, name, there):
-                raise _conflict(op.path, "it was changed in the workspace since")
+            elif not is_ours(op, parent, name, there):
+                raise conflict(op.path, "it was changed in the workspace since")
             elif there is None:
-                raise _conflict(op.path, "it was deleted in the workspace since")
+                raise conflict(op.path, "it was deleted in the workspace since")
             elif op.do == "put" and not directory:
                 syscalls.exchange(self.fd, op.slot, parent, name)
-            elif directory and not _is_empty(parent, name):
-                raise _conflict(op.path, "something was made in it since")
+            elif directory and not is_empty(parent, name):
+                raise conflict(op.path, "something was made in it since")
             elif op.do == "put":
                 syscalls.exchange(self.fd, op.slot, parent, name)
             else:
@@ -692,10 +745,10 @@ class Stage:
             if not self.is_done(op, parents, staged):
                 return ""
             parent, name = parents.of(op.path)
-            there = _status_at(parent, name)
+            there = status_at(parent, name)
             if op.do == "remove":
                 return "something else was made there since" if there is not None and op.path not in made else ""
-            return "" if self._is_ours(op, parent, name, there) else "it was changed in the workspace since"
+            return "" if is_ours(op, parent, name, there) else "it was changed in the workspace since"
         except (FileNotFoundError, NotADirectoryError):
             return "" if op.do == "remove" else "it was deleted in the workspace since"
         except OSError as error:
@@ -703,21 +756,6 @@ class Stage:
             if op.do == "remove" and error.errno == errno.ELOOP and any(each in made for each in above):
                 return ""  # a link of this apply is above it, which goes first; it is looked at by itself
             return os.strerror(error.errno or 0)
-
-    @staticmethod
-    def _is_ours(op: Op, parent: int, name: str, there: os.stat_result | None) -> bool:
-        """Is there still what was put in place?  An index may have been written anew with the same entries."""
-        if there is None:
-            return False
-        is_index = op.listed and stat.S_ISREG(there.st_mode) and there.st_size <= LARGEST_INDEX
-        if _mark(there) == op.new or not is_index:
-            return _mark(there) == op.new
-        fd = open_below(parent, name, os.O_RDONLY)
-        try:
-            data = b"".join(pieces(fd))
-        finally:
-            os.close(fd)
-        return op.listed in (entries(data, 20), entries(data, 32))
 
     @staticmethod
     def _mode(parent: int, name: str, marked: tuple[int, ...], was: int, mode: int) -> None:
@@ -731,38 +769,3 @@ class Stage:
             os.chmod(f"/proc/self/fd/{handle}", mode)
         finally:
             os.close(handle)
-
-
-class _Lock:
-    """A lock file as git makes them (lockfile.c): exclusive creation, removed at the end; "" is none."""
-
-    def __init__(self, directory: int, name: str) -> None:
-        self._directory, self._name = directory, name
-
-    def __enter__(self) -> None:
-        if self._name:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            try:
-                os.close(os.open(self._name, flags, 0o600, dir_fd=self._directory))
-            except FileExistsError:
-                cause = f"git holds it: {self._name} is there"
-                raise Conflict("apply the changes", cause, fix=("wait until git has ended",)) from None
-
-    def __exit__(self, *_: object) -> None:
-        if self._name:
-            os.unlink(self._name, dir_fd=self._directory)
-
-
-def _conflict(path: str, why: str) -> Conflict:
-    error = Conflict("apply the changes", why, target=ascii(path)[1:-1])
-    error.paths = ((path, why),)
-    return error
-
-
-def _is_empty(parent: int, name: str) -> bool:
-    fd = open_directory(parent, name)
-    try:
-        with os.scandir(fd) as listing:
-            return next(listing, None) is None
-    finally:
-        os.close(fd)

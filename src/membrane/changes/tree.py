@@ -232,6 +232,7 @@ class Copy:
         self._moved = False  # was a name of the workspace deleted or replaced inside?
         self._closed: dict[tuple[int, int], tuple[int, str, int]] = {}  # (device, inode): layer, path, mode
         self._parents = [Parents(layer) for layer in self.layers]  # for files: nothing in a frozen layer moves
+        self._origins: dict[str, bool] = {}  # of new files whose attributes were listed: has it a mark of its origin?
 
     def close(self) -> None:
         """Put back the modes of what the command had closed for its owner; no descriptor of it is left."""
@@ -401,19 +402,19 @@ class Copy:
         return self._has_origin(layer, path)
 
     def _has_origin(self, layer: int, path: str) -> bool:
-        return _ORIGIN in self._marks(layer, path)
+        known = self._origins.get(path)
+        return _ORIGIN in self._marks(layer, path) if known is None else known
 
     def _marks(self, layer: int, path: str) -> list[str]:
         """The names of all extended attributes of a file of a layer; [] where it can have none."""
-        fd = self.open(layer, path)
+        directory, name = self._parents[layer].of(path)
         try:
-            return os.listxattr(fd)
+            # By its name, which is that of no other file as long as the layer is frozen: opening it costs more.
+            return os.listxattr(f"/proc/self/fd/{directory}/{name}", follow_symlinks=False)
         except OSError as error:
             if error.errno == errno.EOPNOTSUPP:
                 return []
             raise
-        finally:
-            os.close(fd)
 
     # ------------------------------------------------------------ the changes
 
@@ -426,6 +427,7 @@ class Copy:
         """
         self._left = MOST_CHANGES
         self._base = Parents(self.base_fd)
+        self._origins.clear()
         try:
             return self._changes()
         finally:
@@ -601,8 +603,11 @@ class Copy:
             os.close(mine)
 
     def _attributes(self, layer: int, path: str, *, new: bool = False) -> tuple[str, ...]:
-        if new and not any(_counts(name) for name in self._marks(layer, path)):
-            return ()
+        if new:
+            marks = self._marks(layer, path)
+            self._origins[path] = _ORIGIN in marks
+            if not any(_counts(name) for name in marks):
+                return ()
         fd = self.open(layer, path)
         try:
             mine = attributes(fd)

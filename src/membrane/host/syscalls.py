@@ -259,6 +259,13 @@ def syncfs(fd: int) -> None:
     _check(_libc.long("syncfs")(ctypes.c_int(fd)), "syncfs")
 
 
+def write_back(fd: int) -> None:
+    """As ``syncfs``, as a beginning: what could not be written is said by a later ``syncfs`` of another descriptor that
+    was open before (struct file, ``f_sb_err``).
+    """
+    _libc.long("syncfs")(ctypes.c_int(fd))
+
+
 _RENAME_NOREPLACE = 1
 _RENAME_EXCHANGE = 2
 

@@ -137,7 +137,7 @@ class PreparedRun:
             held, self.changes = self.changes, None
             try:
                 if held.new and held.is_empty:
-                    held.discard()
+                    held.discard(spare=True)
             finally:
                 held.close()
 

@@ -12,11 +12,15 @@ take the emptiness for a change and commit it, the cover stays what cannot be op
   configuration that sets ``core.excludesFile``, which would overrule ours.
 
 The index is searched, not parsed: a name is in it as a whole and ends with NUL, its length in the 16 bits of flags
-before it.  What a search takes for the name without being it is only one more cover that cannot be opened.
+before it.  What a search takes for the name without being it is only one more cover that cannot be opened.  All names
+with one ending (``.key``) are searched for at once: where the index has nothing that ends so, which is the rule, ten
+thousand of them cost as much as one.
 
 git learns of the others by a system-level configuration of ours, which includes the machine's own and names a file of
 patterns: those of the policy where all are good for any repository, and each covered name from the top of its own.  An
-untracked name is then ignored, whatever command git runs; nothing is written below ``.git``.
+untracked name is then ignored, whatever command git runs; nothing is written below ``.git``.  git compares each file
+with each line, so there are ``MOST_LINES`` of names; more names are empty only where the patterns say the same to git
+as to us.
 
 All is read from the caller's files before the command runs; what has changed by the time of the mount decides only
 which of two covers a name gets, never whether.
@@ -42,13 +46,15 @@ if TYPE_CHECKING:
 MOST_SEARCHED = 128 << 20  # bytes of indexes that are read and searched at a start, over all repositories and names
 LARGEST_INDEX = 64 << 20  # bytes
 LARGEST_CONFIG = 256 << 10  # bytes of a git configuration, and of patterns that are kept in force
-MOST_NAMES = 1_000  # names that are judged; the rest is covered by what cannot be opened
+MOST_NAMES = 20_000  # names that are judged; the rest is covered by what cannot be opened
+MOST_LINES = 1_000  # of these, names that get a line in git's exclude file; and links that are judged
 MOST_SHOWN = 16  # files whose names of variables are shown
 LARGEST_SHOWN = 64 << 10  # bytes of such a file
 DEEPEST = 128  # directories above a name in which its repository is looked for
 OTHERS = (".jj", ".hg", ".svn", ".bzr", "_darcs", ".pijul", ".fslckout", "CVS")
 CONFIG, PATTERNS = "gitconfig", "git-ignore"  # names beside the masks
 SYSTEM = "/etc/gitconfig"  # git-config(1), FILES
+_SPECIAL = frozenset("?[\\# ")  # in a pattern
 _OVERRULING = frozenset(("GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM"))  # git(1), ENVIRONMENT VARIABLES
 
 
@@ -82,12 +88,27 @@ class _Repository:
         except (OSError, ValueError):
             pass
 
-    def may_track(self, path: str, directory: bool) -> bool:
-        """Can the index have ``path``, relative to the top, or something below it?"""
+    def untracked(self, names: Iterable[tuple[bytes, bool]], most: int) -> tuple[set[bytes], int]:
+        """(those of ``names`` that the index cannot have, nor anything below them; how much was searched).
+
+        Args:
+            names: relative to the top, each with whether it is a directory.
+            most: bytes that are searched; what is left then may be tracked.
+        """
+        out: set[bytes] = set()
         if self.index is None:
-            return True
-        name = os.fsencode(path)
-        return _names(self.index, name + b"/") if directory else _names(self.index, name + b"\0")
+            return out, 0
+        groups: dict[bytes, set[bytes]] = {}
+        for name, directory in names:
+            groups.setdefault(_ending(name) + (b"/" if directory else b"\0"), set()).add(name)
+        left = most
+        for ending, group in groups.items():
+            left -= len(self.index)
+            if left < 0:
+                break
+            has, left = _names_among(self.index, ending, group, left)
+            out |= group - has
+        return out, most - left
 
 
 class Finder:
@@ -118,6 +139,7 @@ class Finder:
         paths: dict[str, bool] = {}
         lines: list[bytes] = []
         links: list[str] = []
+        plain: list[ScanHit] = []
         left = MOST_NAMES
         for hit in hits:
             if hit.effect != "hide" or hit.path not in named:
@@ -127,12 +149,18 @@ class Finder:
                 break
             if hit.link:
                 links.append(hit.path)
-                continue
-            repository = self._of(hit.path)
-            if self._is_plain(hit.path) and not self._may_track(repository, hit.path, hit.directory):
+            elif self._is_plain(hit.path):
+                plain.append(hit)
+        in_force = bool(patterns) and not any("/" in text.rstrip("/") for text in patterns)
+        # What a pattern says to git byte by byte it says to us character by character.
+        suffices = in_force and _SPECIAL.isdisjoint("".join(patterns))
+        free = self._untracked(plain)
+        for hit in plain:
+            if hit.path in free and (suffices or len(lines) < MOST_LINES):
                 paths[hit.path] = True
-                lines += self._line(repository, hit.path)
-        for path in links:
+                if len(lines) < MOST_LINES:
+                    lines += self._line(self._of(hit.path), hit.path)
+        for path in links[:MOST_LINES]:
             target = os.path.realpath(self._prefix + path)
             inside = target.startswith(self._prefix)
             repository = self._of(path)
@@ -143,7 +171,7 @@ class Finder:
             if empty and self._is_plain(path):
                 paths[path] = True
                 lines += self._line(repository, path)
-        if paths and not any("/" in text.rstrip("/") for text in patterns):
+        if paths and in_force:
             lines = [os.fsencode(text) for text in patterns] + lines
         return Emptied(frozenset(paths), tuple(lines))
 
@@ -152,13 +180,27 @@ class Finder:
         """Is it outside of every ``.git``, and can a line of patterns name it?"""
         return "\n" not in path and ".git" not in fold(path).split("/")
 
-    def _may_track(self, repository: _Repository | None, path: str, directory: bool) -> bool:
-        if repository is None:
-            return False
-        if repository.index is None or self._overruled:
-            return True
-        self._left -= len(repository.index)
-        return self._left < 0 or repository.may_track(self._below(repository, path), directory)
+    def _untracked(self, hits: Iterable[ScanHit]) -> set[str]:
+        """The paths of those that no repository can track."""
+        out: set[str] = set()
+        found: dict[_Repository, dict[bytes, ScanHit]] = {}
+        before, repository, own, lead = None, None, {}, ""
+        for hit in hits:
+            parent, _, name = hit.path.rpartition("/")
+            if parent != before:  # mostly many of one directory
+                before, repository = parent, self._of(hit.path)
+                if repository is not None:
+                    own = found.setdefault(repository, {})
+                    lead = self._below(repository, hit.path)[: -len(name)]
+            if repository is None:
+                out.add(hit.path)
+            elif not self._overruled:
+                own[os.fsencode(lead + name)] = hit
+        for repository, names in found.items():
+            free, searched = repository.untracked(((name, hit.directory) for name, hit in names.items()), self._left)
+            self._left -= searched
+            out.update(names[name].path for name in free)
+        return out
 
     def _below(self, repository: _Repository, path: str) -> str:
         return (self._prefix + path)[len(repository.top.rstrip("/")) + 1 :]
@@ -309,18 +351,42 @@ def _read_index(path: str, most: int) -> bytes | None:
     return None if b"sdir\0\0\0\0" in data else data
 
 
-def _names(index: bytes, text: bytes) -> bool:
-    """Does an entry have a name that is, or begins with, ``text``?"""
-    at = index.find(text)
+def _ending(name: bytes) -> bytes:
+    """The last component, from its last dot on."""
+    last = name[name.rfind(b"/") + 1 :]
+    return last[max(0, last.rfind(b".")) :]
+
+
+def _names_among(index: bytes, ending: bytes, names: set[bytes], most: int) -> tuple[set[bytes], int]:
+    """(those of ``names`` that an entry has, or begins with; what is left of ``most``).
+
+    Args:
+        ending: of all of them, with what ends a name: NUL, or a slash for directories.
+        most: bytes that are compared; when they are used up, all of them count.
+    """
+    lengths = sorted({len(name) for name in names})
+    out: set[bytes] = set()
+    at = index.find(ending)
     while at >= 0:
-        end = index.find(b"\0", at)
-        length = min(end - at, 0xFFF)
-        # The flags of an entry, or its flags and the extended ones (version 3) come before the name.
-        for before in (2, 4):
-            if at >= before and int.from_bytes(index[at - before : at - before + 2], "big") & 0xFFF == length:
-                return True
-        at = index.find(text, at + 1)
-    return False
+        end = at + len(ending) - 1
+        for length in lengths:
+            most -= length
+            if index[end - length : end] in names and length <= end and _is_entry(index, end - length):
+                out.add(index[end - length : end])
+        if most < 0:
+            return names, most
+        at = index.find(ending, at + 1)
+    return out, most
+
+
+def _is_entry(index: bytes, at: int) -> bool:
+    """Could the name of an entry begin here?"""
+    length = min(index.find(b"\0", at) - at, 0xFFF)
+    # The flags of an entry, or its flags and the extended ones (version 3) come before the name.
+    return any(
+        at >= before and int.from_bytes(index[at - before : at - before + 2], "big") & 0xFFF == length
+        for before in (2, 4)
+    )
 
 
 def _read(path: str, most: int) -> bytes:

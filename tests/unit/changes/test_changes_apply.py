@@ -20,6 +20,7 @@ from test_changes_tree import _ACTS, ACT, act
 
 from membrane.changes import transaction
 from membrane.changes.apply import choose
+from membrane.changes.removal import remove_tree
 from membrane.changes.transaction import STAGE_NAME, Unfinished
 from membrane.errors import Conflict, HostError, Poisoned
 from membrane.host import syscalls
@@ -59,6 +60,13 @@ def full(place: Path) -> Workspace:
     workspace.write("becomes-directory/c", "c\n")
     (workspace.layer / "link").symlink_to("kept")
     os.utime(workspace.write("new", "n\n", 0o640), ns=(10**18, 10**18))
+    workspace.write("whole/one", "1\n")
+    workspace.write("whole/deep/two", "2\n", 0o400)
+    (workspace.layer / "whole/deep/link").symlink_to("two")
+    (workspace.layer / "whole/deep/empty").mkdir(mode=0o700)
+    (workspace.layer / "whole/closed").mkdir()
+    workspace.write("whole/closed/three", "3\n")
+    (workspace.layer / "whole/closed").chmod(0o555)
     return workspace
 
 
@@ -70,13 +78,16 @@ AFTER = {
     b"becomes-directory/c": b"c\n",
     b"kept": b"k\n",
     b"new": b"n\n",
+    b"whole/one": b"1\n",
+    b"whole/deep/two": b"2\n",
+    b"whole/closed/three": b"3\n",
 }
 
 
 def is_after(found: Tree) -> bool:
     files = {path: entry[2] for path, entry in found.items() if entry[0] == "file"}
     links = {path: entry[1] for path, entry in found.items() if entry[0] == "link"}
-    return files == AFTER and links == {b"link": b"kept"}
+    return files == AFTER and links == {b"link": b"kept", b"whole/deep/link": b"two"}
 
 
 def test_everything_is_put_in_place_and_can_be_undone(made: Workspace) -> None:
@@ -419,7 +430,7 @@ def test_killed_at_each_step_it_can_be_brought_to_either_end(tmp_path: Path, dir
         finally:
             if state is not None:
                 shutil.rmtree(state.parent)
-            shutil.rmtree(workspace.place)
+            remove_tree(str(workspace.place))
         number += 1
     assert journaled > 12
 
@@ -456,7 +467,7 @@ def test_killed_while_it_is_brought_to_an_end(tmp_path: Path, doing: str, other:
         finally:
             if state is not None:
                 shutil.rmtree(state.parent)
-            shutil.rmtree(workspace.place)
+            remove_tree(str(workspace.place))
         number += 1
     assert number > 3
 
@@ -490,7 +501,7 @@ def test_after_an_error_at_any_step_everything_is_as_before(tmp_path: Path, numb
         with engine(workspace) as each:
             each.apply()
         assert is_after(tree(workspace.base))
-        shutil.rmtree(workspace.place)
+        remove_tree(str(workspace.place))
         number += 1
     assert number > 20
 
@@ -794,6 +805,140 @@ def test_what_cannot_be_brought_to_the_disk_is_not_taken_for_done(
     with engine(workspace) as each:
         assert each.undo() == []
     assert tree(workspace.base) == before
+
+
+def trees(place: Path) -> Workspace:
+    """Two directories that are wholly new, one of them with a file that nobody may read."""
+    workspace = Workspace(place)
+    workspace.begin()
+    workspace.write("d/a", "a\n")
+    workspace.write("d/e/b", "b\n")
+    workspace.write("d/e/c", "c\n", 0)
+    workspace.write("other/x", "x\n")
+    return workspace
+
+
+def test_a_directory_that_is_wholly_new_is_seen_with_all_that_is_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One call puts it in place and one takes it back; the control is one in a directory that is there."""
+    workspace = trees(tmp_path / "w")
+    (workspace.base / "there").mkdir()
+    workspace.write("there/y", "y\n")
+    calls: list[str] = []
+    real = syscalls.rename_new
+
+    def rename_new(directory: int, name: str, other: int, other_name: str) -> None:
+        real(directory, name, other, other_name)
+        calls.append(other_name)
+        if other_name == "d":
+            assert sorted(os.listdir(workspace.base / "d/e")) == ["b", "c"]
+            assert stat.S_IMODE((workspace.base / "d").stat().st_mode) == 0o755
+
+    with engine(workspace) as each:
+        monkeypatch.setattr(syscalls, "rename_new", rename_new)
+        assert len(each.apply().applied) == 8
+        assert calls[-3:] == ["d", "other", "y"]
+        del calls[:]
+        assert each.undo() == []
+        assert len(calls) == 3 and os.listdir(workspace.base) == ["there"]
+
+
+def test_a_new_directory_keeps_out_what_of_it_turns_out_to_be_red(tmp_path: Path) -> None:
+    workspace = trees(tmp_path / "w")
+    workspace.write("d/e/.gitmodules", '[submodule "x"]\n\tpath = x\n\turl = https://h.test/x\n')
+
+    def step(name: str) -> None:
+        if name == "begin":
+            workspace.write("d/e/.gitmodules", '[submodule "x"]\n\tpath = x\n\turl = ext::sh -c x\n')
+
+    with engine(workspace, step) as each:
+        report = each.apply()
+    assert [change.path for change, _ in report.refused] == ["d/e/.gitmodules"]
+    assert sorted(os.listdir(workspace.base / "d/e")) == ["b", "c"]
+
+
+@pytest.mark.parametrize("other", [False, True], ids=["one file system", "two file systems"])
+@pytest.mark.parametrize("what", ["changed", "deleted", "made", "replaced"])
+def test_what_the_host_changed_in_a_new_directory_stays_when_the_rest_is_undone(
+    tmp_path: Path, what: str, other: bool
+) -> None:
+    """Also when that is killed at any step; and what stays can be undone when the host has taken its change back."""
+    number, again = 0, True
+    while again:
+        workspace = trees(tmp_path / f"w{number}")
+        state = states(tmp_path, other)
+        try:
+            with engine(workspace, state=state) as each:
+                each.apply()
+            place = workspace.base / "d/e/b"
+            if what == "made":
+                (workspace.base / "d/e/mine").write_text("host\n")
+            else:
+                place.unlink()
+            if what == "replaced":
+                place.mkdir()
+            elif what == "changed":
+                place.write_text("host\n")
+            left = [number]
+
+            def step(_name: str, left: list[int] = left) -> None:
+                left[0] -= 1
+                if left[0] == -1:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+            def work(workspace: Workspace = workspace, state: Path | None = state) -> None:
+                with engine(workspace, step, state=state) as each:
+                    assert each.undo(rest=True)
+
+            again = child(work) != 0
+            if again:
+                assert left  # it was killed; what is left is done again
+                with engine(workspace, state=state) as each:
+                    try:
+                        each.resume(forward=False, rest=True)
+                    except HostError:  # before its first step, or when it was over
+                        try:
+                            each.undo(rest=True)
+                        except HostError:
+                            pass
+            found = sorted(os.fsdecode(path) for path in tree(workspace.base) if STAGE_NAME.encode() not in path)
+            assert (
+                found
+                == {
+                    "changed": ["d", "d/e", "d/e/b"],
+                    "deleted": [],
+                    "made": ["d", "d/e", "d/e/mine"],
+                    "replaced": ["d", "d/e", "d/e/b"],
+                }[what]
+            )
+            assert os.listdir(workspace.base) in ([], ["d"])
+        finally:
+            if state is not None:
+                shutil.rmtree(state.parent)
+            remove_tree(str(workspace.place))
+        number += 1
+    assert number > 5
+
+
+def test_what_is_made_in_a_new_directory_while_it_is_taken_back_is_not_lost(tmp_path: Path) -> None:
+    workspace = trees(tmp_path / "w")
+    done: list[str] = []
+
+    def step(name: str) -> None:
+        if name == "undo new" and not done:  # it was found to be as it was put in place
+            done.append(name)
+            (workspace.base / "other/mine").write_text("host\n")
+
+    with engine(workspace) as each:
+        each.apply()
+    with engine(workspace, step) as each:
+        assert each.undo() == [("other", "something was made in it since")]
+    assert sorted(os.fsdecode(path) for path in tree(workspace.base)) == ["other", "other/mine"]
+    (workspace.base / "other/mine").unlink()
+    with engine(workspace) as each:
+        assert each.undo() == []
+    assert os.listdir(workspace.base) == []
 
 
 def test_what_the_host_made_in_a_new_directory_is_a_hindrance_to_an_undo(tmp_path: Path) -> None:

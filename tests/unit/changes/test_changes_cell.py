@@ -151,6 +151,44 @@ def test_the_empty_file_is_made_anew_when_it_is_another_or_has_too_many_links(
     assert (third / "a").stat().st_size == 0 and is_whiteout(third / "n")
 
 
+def test_a_new_set_begins_with_the_masks_of_one_that_is_gone(facts: HostFacts, tmp_path: Path) -> None:
+    Path(facts.workspace, "d").mkdir()
+    wanted: dict[str, cell.Kind] = {"d/a": "file", "d/k": "directory", "n": ""}
+
+    def run(wanted: dict[str, cell.Kind], facts: HostFacts = facts, *, spare: bool = True) -> dict[str, int]:
+        """As a run that changes nothing; the inodes of what it found before it made its masks."""
+        held, _facts = cell.begin(REVIEW, facts, "1")
+        with held:
+            place = Path(held.path, "masks")
+            found = {str(each.relative_to(place)): os.lstat(each).st_ino for each in place.rglob("*")}
+            masks = cell.Masks(str(place), facts.workspace)
+            masks.hide(wanted)
+            assert {*masks.names} == {*wanted}
+            names = {str(each.relative_to(place)) for each in place.rglob("*")}
+            assert names - {"d"} == {*wanted}
+            assert all((place / name).stat().st_size == 0 for name, kind in wanted.items() if kind == "file")
+            held.discard(spare=spare)
+        return found
+
+    assert run(wanted) == {}
+    first = run({"d/a": "file", "x": ""})
+    assert first.keys() == {"d", *wanted}
+    second = run({"d/a": "file"})
+    assert second.keys() == {"d", "d/a", "x"} and second["d/a"] == first["d/a"]
+    place = Path(facts.state, "changes", store.SPARE)
+    (spare,) = place.iterdir()
+    (spare / "masks.empty").unlink()  # another process has taken the half of it
+    assert run(wanted).keys() == {"d", "d/a"}
+    assert run(wanted, spare=False).keys() == {"d", *wanted} and os.listdir(spare) == []
+    assert run(wanted) == {}
+    for number in range(store.MOST_SPARE + 1):
+        other = tmp_path / f"other{number}"
+        other.mkdir()
+        assert run({"y": "file"}, facts.replace(workspace=str(other))) == {}
+        assert len(list(place.iterdir())) == min(number + 2, store.MOST_SPARE)
+    assert run(wanted) == {}  # of the oldest nothing is kept
+
+
 def test_a_whiteout_has_the_directories_of_the_workspace(facts: HostFacts, tmp_path: Path) -> None:
     deep = Path(facts.workspace, "a", "b")
     deep.mkdir(parents=True)

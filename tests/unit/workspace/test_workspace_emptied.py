@@ -185,3 +185,64 @@ def test_patterns_of_the_command_s_home_stay_in_force_and_no_link_is_followed(tm
     (tmp_path / "secret").write_text("SECRET")
     place.symlink_to(tmp_path / "secret")
     assert b"SECRET" not in emptied.configuration((), str(home), "/run/x")[1][1]
+
+
+def test_many_names_with_one_ending_cost_one_search(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And of them those are told apart that the index has, however they are like others; the reference is git."""
+    tracked, free = [], []
+    for number in range(300):
+        place = (
+            tree / "abc"[number % 3] / ("x" * (number % 40)) / f"{'y' * (number % 7)}.{'key' if number % 2 else 'k'}"
+        )
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if not place.exists():
+            place.write_text("SECRET")
+            (tracked if number % 5 < 2 else free).append(str(place.relative_to(tree)))
+    (tree / "long").mkdir()
+    for name in ("long/" + "n" * 230 + ".key", "z" * 250 + ".key"):
+        (tree / name).write_text("SECRET")
+        tracked.append(name)
+    git(tree, "add", "-f", *tracked)
+    patterns = ("*.key", "*.k")
+    assert find(tree, patterns).paths == set(free) and free and tracked
+    git(tree, "rm", "-q", "--cached", *tracked)
+    git(tree, "add", "-f", "plain")
+    index = (tree / ".git/index").stat().st_size
+    monkeypatch.setattr(emptied, "MOST_SEARCHED", 3 * index)  # it is read, and searched for each ending
+    assert find(tree, patterns).paths == {*free, *tracked}
+    monkeypatch.setattr(emptied, "MOST_SEARCHED", 3 * index - 1)  # the control
+    found = find(tree, patterns).paths
+    assert found and len({name.rpartition(".")[2] for name in found}) == 1
+
+
+def test_directories_of_which_the_index_has_something_are_not_empty(tree: Path) -> None:
+    for name in ("a/keys/x", "b/keys/x", "c/notkeys/x", "keys.d/x"):
+        (tree / name).parent.mkdir(parents=True)
+        (tree / name).write_text("SECRET")
+    git(tree, "add", "-f", "a/keys/x", "c/notkeys/x", "keys.d/x")
+    assert find(tree, ("keys/",)).paths == {"keys", "b/keys"}
+
+
+def test_names_without_a_line_are_empty_only_where_the_patterns_say_as_much(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git(tree, "add", "plain")
+    monkeypatch.setattr(emptied, "MOST_LINES", 1)
+    for patterns in ((".env", "!x"), (".env", "*.e")):
+        found = find(tree, patterns)
+        assert found.paths == {".env", "sub/.env"}
+        assert [line for line in found.lines if line.startswith(b"/")] == [b"/.env"]
+    for patterns in ((".en?",), (".[e]nv",), ("sub/.env", "/.env"), ("\\.env",)):
+        found = find(tree, patterns)
+        assert len(found.paths) == 1 and len([line for line in found.lines if line.startswith(b"/")]) == 1
+
+
+def test_a_workspace_below_the_top_of_its_repository(tree: Path) -> None:
+    (tree / "sub/in").mkdir()
+    for name in ("sub/in/.env", "sub/in/keys"):
+        (tree / name).write_text("SECRET")
+    git(tree, "add", "-f", "sub/.env")
+    assert find(tree / "sub").paths == {"in/.env"}
+    git(tree, "rm", "-q", "--cached", "sub/.env")
+    git(tree, "add", "-f", "sub/in/.env")
+    assert find(tree / "sub").paths == {".env"}

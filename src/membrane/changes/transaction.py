@@ -40,6 +40,7 @@ from ..host.writing import write_all
 from ..value import Value
 from .gitentries import entries
 from .gitrefs import LARGEST_INDEX
+from .grafted import Grafted
 from .model import Side
 from .stagefiles import copy_tree, read, remove_path, remove_tree, write
 from .tree import Parents, copy_file, digest, look_at, open_below, open_directory, pieces
@@ -175,6 +176,7 @@ class Stage:
         try:
             write(f"{self._home}/{_PLACE}", {"format": _FORMAT, "workspace": self._root, "inside": self.inside})
             self._make()
+            self._check_graft()
         except BaseException:
             self.close()
             raise
@@ -232,6 +234,16 @@ class Stage:
             os.close(home)
             os.rmdir(f"{self._home}/try")
         return False
+
+    def _check_graft(self) -> None:
+        """One stage, from which rename(2) leads to the workspace, has to lead to its repository as well.
+
+        Raises:
+            HostError: it does not.
+        """
+        if isinstance(self._root_fd, Grafted) and not one_mount(self.fd, self._root_fd.git):
+            self.drop()
+            raise apart(self._root)
 
     def _remove_leftovers(self) -> None:
         """Remove what an apply left that ended before its journal was written."""
@@ -731,6 +743,25 @@ class Stage:
             os.chmod(f"/proc/self/fd/{handle}", mode)
         finally:
             os.close(handle)
+
+
+def one_mount(one: int, other: int) -> bool:
+    """Does rename(2) lead from one directory to another?  Asked with names that cannot be moved, so nothing is."""
+    try:
+        syscalls.rename_new(one, ".", other, ".")
+    except OSError as error:
+        return error.errno != errno.EXDEV
+    return True
+
+
+def apart(workspace: str) -> HostError:
+    """The error where the workspace and its repository are on two file systems."""
+    return HostError(
+        "put changes in place in one transaction",
+        "the repository of the workspace is on another file system, or mount, than its files",
+        target=workspace,
+        fix=("use the workspace live: --live", "review a clone"),
+    )
 
 
 class _Lock:

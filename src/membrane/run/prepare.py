@@ -288,4 +288,7 @@ def make_plan(policy: Policy, command: tuple[str, ...] = (), *, backend: Backend
     finder = Finder(facts.workspace, mounts.home_store(policy, facts), dict(plan.environment))
     empty = finder.find(found.hits, found.named, patterns).paths
     operations = list(mounts.workspace(facts.workspace, hits, pins, empty=empty))
+    if facts.reviewed is not None and facts.reviewed.repository:
+        found = scan(facts.reviewed.repository, tuple(rule for rule in policy.paths if rule.effect == "hide"))
+        operations += mounts.workspace(facts.reviewed.repository, *mounts.reviewed(found.hits, found.pins))
     return plan.replace(mounts=(*plan.mounts, *operations))

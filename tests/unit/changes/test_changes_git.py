@@ -550,6 +550,17 @@ def test_a_linked_work_tree_never_points_to_nothing(made: Workspace) -> None:
     assert git(made.base / "wt", "status", "--porcelain") == ""
 
 
+def test_the_state_of_a_merge_goes_without_its_linked_work_tree(made: Workspace) -> None:
+    git(made.base, "worktree", "add", "-q", "wt")
+    state = made.base / ".git/worktrees/wt/MERGE_HEAD"
+    state.write_text(git(made.base, "rev-parse", "old"))
+    made.begin()
+    inside(made, "os.chdir('wt'); write('new', 'x'); git('add', 'new'); git('commit', '-qm', 'merged')")
+    assert apply(made).refused == ()
+    assert not state.exists() and git(made.base / "wt", "log", "-1", "--format=%s") == "merged\n"
+    fsck(made.base)
+
+
 def test_a_linked_work_tree_goes_as_a_whole(made: Workspace) -> None:
     git(made.base, "worktree", "add", "-q", "wt")
     made.begin()

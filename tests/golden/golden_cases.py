@@ -454,6 +454,13 @@ REFUSED: dict[str, Case] = {
     "review of a set that was made without a repository elsewhere": (REVIEW, REVIEWS.replace(repository=SHARED)),
     "review of a work tree that lies in its repository": (
         REVIEW,
+        LINKED.replace(
+            workspace="/srv/all/project",
+            repository=Repository((("/srv/all", "rw"),), own="/srv/all/worktrees/project"),
+        ),
+    ),
+    "review of a work tree of a repository that is the home": (
+        REVIEW,
         LINKED.replace(repository=Repository((("/home/dev", "rw"),), own="/home/dev/worktrees/project")),
     ),
     "review of a work tree of too many": (

@@ -133,13 +133,18 @@ def _repository(facts: HostFacts) -> tuple[str, str]:
 
 
 def _refuse_apart(workspace: str, repository: str) -> None:
-    """Stop where one transaction cannot change both."""
-    from .transaction import apart, one_mount  # loads what the start of most runs does not need
+    """Stop where one transaction cannot change both.
+
+    Raises:
+        PolicyError: with the reason.
+    """
+    from .transaction import APART, one_mount  # loads what the start of most runs does not need
 
     fds = [os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) for path in (workspace, repository)]
     try:
         if not one_mount(*fds):
-            raise apart(workspace)
+            fix = (f"review a clone, and fetch from it: git clone {workspace} ELSEWHERE", "use it live: --live")
+            raise PolicyError("review the workspace", f"{APART}: {repository}", fix=fix)
     finally:
         for fd in fds:
             os.close(fd)
@@ -197,11 +202,12 @@ def _refuse_aliases(policy: Policy, facts: HostFacts, reviewed: str) -> None:
     from ..plan.mounts import places
 
     trees = [places(rule, facts)[0] for rule in policy.mounts if rule.mode == "rw"]
+    what = "the workspace" if reviewed == facts.workspace else "the repository of the workspace"
     for tree in trees:
         if tree and (is_above(tree, reviewed) or is_above(reviewed, tree)):
             raise PolicyError(
                 "review the workspace",
-                f"mounts: {tree} leads to the workspace, and what is written there would not be reviewed",
+                f"mounts: {tree} leads to {what}, and what is written there would not be reviewed",
                 fix=("mount it read-only", "use the workspace live: --live"),
             )
 

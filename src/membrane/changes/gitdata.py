@@ -33,7 +33,7 @@ from .base import Row
 from .gitentries import entries, indexed
 from .gitrefs import HEX, LARGEST_INDEX, LONGEST_REF, MOST_REFS, Refs, content, is_ref, is_value, value_of
 from .gitseats import ELSEWHERE, SEATED, THEIRS, checked_out, is_their_log, theirs
-from .grafted import GIT, is_graft, pointed, seat_of
+from .grafted import GIT, below, is_graft, pointed, seat_of
 from .model import Change, Side
 from .tree import Copy, look, open_directory, pieces
 
@@ -170,6 +170,8 @@ class Repositories:
         """A change that is in no repository of the workspace, perhaps in one that the command made."""
         if is_graft(self._copy.base_fd, change.path):
             return _never(change, "it is the repository itself, which is outside of the workspace")
+        if any(below(self._copy.base_fd, path)[0] != self._copy.base_fd for path in change.paths):
+            return _never(change, "the repository of the workspace lacks, or links, what makes it one")
         # By its name, wherever it is: a link may be what makes it the list of a repository.
         if change.after is not None and fold(change.path.rpartition("/")[2]) in _ALTERNATES:
             return _never(change, "git takes objects from where it points")

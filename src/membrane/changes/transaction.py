@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 STAGE_NAME = ".membrane-apply-"  # in a workspace, where the state is on another file system
+APART = "the repository of the workspace is on another file system, or mount, than its files"
 MOST_SYNCED = 256  # files and directories that are written to the disk one by one; of more, everything at once
 _FORMAT = 1
 _APPLYING, _UNDO, _JOURNAL, _PLACE = "applying", "undo", "journal.json", "place.json"
@@ -243,7 +244,7 @@ class Stage:
         """
         if isinstance(self._root_fd, Grafted) and not one_mount(self.fd, self._root_fd.git):
             self.drop()
-            raise apart(self._root)
+            raise HostError("put changes in place in one transaction", APART, target=self._root)
 
     def _remove_leftovers(self) -> None:
         """Remove what an apply left that ended before its journal was written."""
@@ -752,16 +753,6 @@ def one_mount(one: int, other: int) -> bool:
     except OSError as error:
         return error.errno != errno.EXDEV
     return True
-
-
-def apart(workspace: str) -> HostError:
-    """The error where the workspace and its repository are on two file systems."""
-    return HostError(
-        "put changes in place in one transaction",
-        "the repository of the workspace is on another file system, or mount, than its files",
-        target=workspace,
-        fix=("use the workspace live: --live", "review a clone"),
-    )
 
 
 class _Lock:

@@ -125,6 +125,9 @@ def _refuse_review(policy: Policy, facts: HostFacts) -> None:
         )
     outside = [path for path, mode in facts.repository.shown if mode == "rw"]
     repository = facts.reviewed.repository
+    if outside and any(mounts.inside(path, outside[0]) for path in (facts.home, facts.state)):
+        cause = f"workspace: review: the repository of the workspace is {outside[0]}, which holds the home or our state"
+        raise _unbound("policy", cause, "move the repository to a directory of its own", live)
     if outside and (len(outside) > 1 or mounts.inside(facts.workspace, outside[0])):
         cause = f"workspace: review: the repository of the workspace is outside of it, in {outside[0]}, and "
         cause += "has more work trees than are kept apart" if len(outside) > 1 else "the workspace lies in it"

@@ -119,10 +119,13 @@ class PreparedRun:
                 self.changes, self.facts = cell.begin(policy, self.facts, self.id)
                 if self.facts.reviewed != would:
                     self.plan = backend.plan(policy, self.facts)
-                if not self.facts.root and (
-                    said := cell.unwritable(self.facts.workspace, self.facts.uid, self.facts.gid)
-                ):
-                    self.warnings = (*self.warnings, said)
+                trees = [
+                    self.facts.workspace,
+                    *([self.changes.meta.repository] if self.changes.meta.repository else []),
+                ]
+                for tree in trees if not self.facts.root else ():
+                    if said := cell.unwritable(tree, self.facts.uid, self.facts.gid):
+                        self.warnings = (*self.warnings, said)
             else:
                 self.plan = backend.plan(policy, self.facts)
             if self.facts.image is not None and not request.command:

@@ -282,6 +282,22 @@ def test_a_link_of_the_host_in_the_place_of_a_directory_is_not_followed(made: El
     assert not (made.place / "v1").exists()
 
 
+def test_of_what_is_no_repository_any_more_nothing_comes(made: Elsewhere) -> None:
+    """git takes one whose ``objects`` is a link; what is said of a shared one is not asked of it then."""
+    made.add_layer()
+    upper = made.layers[-1] / "git/upper"
+    (upper / "worktrees/third").mkdir(parents=True)
+    for name in ("HEAD", "worktrees/third/HEAD", "packed-refs"):
+        (upper / name).write_text("ref: refs/heads/topic\n")
+    (made.git / "objects").rename(made.place / "objects")
+    (made.git / "objects").symlink_to(made.place / "objects")
+    before = tree(made.git)
+    made.write("b", "new")
+    report = apply(made, red=True)
+    assert set(whys(report)) == {".git/HEAD", ".git/worktrees/third/HEAD", ".git/packed-refs"}
+    assert [each.path for each in report.applied] == ["b"] and tree(made.git) == before
+
+
 @pytest.mark.parametrize("forward", [True, False])
 def test_killed_in_the_middle_it_is_brought_to_either_end(made: Elsewhere, forward: bool) -> None:
     inside(made, COMMIT)

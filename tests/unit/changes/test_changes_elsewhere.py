@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 from pathlib import Path
 
 import pytest
-from copies import Elsewhere, engine, tree
-from test_changes_git import _GIT, fsck
+from copies import Elsewhere, engine, run_in, tree
+from test_changes_git import _GIT, fsck, some
 from test_changes_red import GIT_ENVIRONMENT, git
 
 from membrane.changes.apply import Report
@@ -392,3 +393,30 @@ def test_a_repository_on_another_file_system_is_refused(made: Elsewhere, monkeyp
     with pytest.raises(HostError, match="on another file system"), engine(made) as each:
         each.apply()
     assert [tree(made.base), tree(made.git)] == before
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_random_turns_in_all_work_trees_lose_nothing_and_move_no_other(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    made = linked(tmp_path / "w")
+    others = [made.place / "main", made.place / "third"]
+    tips = tmp_path / "tips"
+    for _turn in range(4):
+        acts = [("inside", some(chance)), ("host", some(chance))]
+        chance.shuffle(acts)
+        for who, script in acts:
+            if who == "inside":
+                inside(made, script)
+            else:
+                run_in(chance.choice([made.base, *others]), _GIT + script)
+        heads = git(made.base, "for-each-ref", "--format=%(objectname)").split()
+        inside(made, f"write({str(tips)!r}, git('for-each-ref', '--format=%(objectname)').stdout)")
+        heads += tips.read_text().split()
+        before = [(git(each, "status", "--porcelain", "-b"), git(each, "rev-parse", "HEAD")) for each in others]
+        with engine(made) as each:
+            each.apply(red=True, rest=True)
+        fsck(made.base)
+        assert before == [(git(each, "status", "--porcelain", "-b"), git(each, "rev-parse", "HEAD")) for each in others]
+        git(made.base, "status")
+        for commit in heads:
+            git(made.base, "cat-file", "-e", commit)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 import subprocess
+import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -141,17 +142,27 @@ def test_a_git_file_that_names_a_repository_which_does_not_lead_back_opens_nothi
     assert "does not lead back" in done.stderr
 
 
-def test_a_kill_leaves_nothing_half_done(box: Box) -> None:
-    tree, common = linked(box)
-    before = [listing(tree), listing(common)]
-    run = box.popen(*IDENTITY, "--review=one", "--apply=safe", "--", "bash", "-euc",
-                    "git commit -q --allow-empty -m in; echo ready; read _", cwd=tree,
-                    stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
-    assert run.stdout is not None
-    run.stdout.readline()
-    run.send_signal(signal.SIGKILL)
-    run.communicate(timeout=60)
-    assert [listing(tree), listing(common)] == before
-    assert review(box, tree, "git log -1 --format=%s").stdout == "in\n"  # the set goes on
-    assert box.run("apply", "one", cwd=tree).returncode == 0
+def test_a_repository_on_another_file_system_is_refused(box: Box) -> None:
+    tree, _common = separate(box)
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as other:
+        shutil.move(box.home / "apart", f"{other}/apart")
+        (tree / ".git").write_text(f"gitdir: {other}/apart\n")
+        done = review(box, tree, "true")
+        assert done.returncode == 78 and "on another file system, or mount" in done.stderr, done
+        live = box.run("--live", "--", "git", "log", "-1", "--format=%s", cwd=tree)
+        assert live.stdout == "1\n"  # the control
+
+
+def test_the_library_reviews_a_linked_work_tree(box: Box) -> None:
+    tree, _common = linked(box)
+    script = """
+from membrane import Sandbox
+with Sandbox(workspace=".", review=True) as sandbox:
+    sandbox.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "in"])
+    paths = [change.path for change in sandbox.changes()]
+    assert ".git/refs/heads/one" in paths, paths
+    sandbox.apply()
+"""
+    done = box.outside(sys.executable, "-c", script, cwd=tree)
+    assert done.returncode == 0, done
     assert git(box, tree, "log", "-1", "--format=%s") == "in\n"

@@ -69,11 +69,16 @@ def place_of(root_fd: int, path: str) -> str:
 
 
 def pointed(root_fd: int, path: str, text: str) -> str:
-    """Where a ``.git`` file in the workspace leads, as ``judge.pointer_target``; also to a submodule's of a graft."""
+    """Where a ``.git`` file in the workspace leads, as ``judge.pointer_target``; also into a graft."""
     place = pointer_target(root_fd, path, text)
     if place or not isinstance(root_fd, Grafted) or not text.startswith("gitdir: "):
         return place
     named = text.removeprefix("gitdir: ").removesuffix("\n")
     whole = os.path.normpath(os.path.join(place_of(root_fd, ""), os.path.dirname(path), named))
     inner = pointer_target(root_fd.git, "", f"gitdir: {whole}")
-    return f"{GIT}/{inner}" if inner.startswith(f"{seat_of(root_fd)}modules/") else ""
+    return f"{GIT}/{inner}" if inner else ""
+
+
+def is_others(root_fd: int, place: str) -> bool:
+    """Is it a part of a graft that is no submodule's of this work tree, so that no ``.git`` file may lead there?"""
+    return below(root_fd, place)[0] != root_fd and not place.startswith(f"{GIT}/{seat_of(root_fd)}modules/")

@@ -39,7 +39,7 @@ from ..workspace.gitdir import find
 from ..workspace.judge import LARGEST_INDEX, LONGEST_PATH, fold_path, reason
 from ..workspace.programs import relative
 from ..workspace.protect import GIT_NAMES, KIND, NAMED, classify, fold, read_bounded, root_context, settled
-from .grafted import GIT, Grafted, below, place_of, pointed, seat_of
+from .grafted import GIT, Grafted, below, is_others, place_of, pointed, seat_of
 from .model import CLOSED, EXECUTE, SET_ID, Change, Side
 from .tree import CAPABILITY, Copy, look, open_directory
 
@@ -415,7 +415,7 @@ class Judge:
         why = "it is not a pointer to a git directory of this workspace"
         text = self._text(change, LONGEST_PATH)
         place = pointed(self._copy.base_fd, change.path, text) if text is not None else ""
-        if not place:
+        if not place or is_others(self._copy.base_fd, place):
             return why
         context = self.context(place)
         return "" if context >= 0 and context & NAMED and context & KIND in protect.GIT_DIRECTORIES else why

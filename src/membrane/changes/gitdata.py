@@ -301,6 +301,31 @@ class Repositories:
         seat = self._seat_in(place)
         return checked_out(self._host, place, seat) if seat else frozenset()
 
+    def occupied(self, ops: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Refs that an undo may not take from under a work tree that is on them by now; each with the reason.
+
+        Args:
+            ops: what was done at which path, as ``transaction.Op`` has it.
+        """
+        done = {path: do for do, path in ops}
+        known: dict[str, tuple[frozenset[str], str]] = {}
+        out = []
+        for path, do in done.items():
+            place = self.repository(path)
+            ref = path[len(place) + 1 :]
+            if not place or not ref.startswith("refs/"):
+                continue
+            if place not in known:
+                head = f"{self._seat_in(place)}HEAD"
+                own, row = value_of(content(self._host, f"{place}/{head}")), self._base.rows.get(f"{place}//{head}")
+                if f"{place}/{head}" in done or (row is not None and row.content == own):
+                    own = ""  # it goes back as well, or was there before: on a branch without a commit
+                known[place] = self._elsewhere(place), own.removeprefix("ref: ")
+            elsewhere, own = known[place]
+            if ref in elsewhere or (do == "new" and ref == own):
+                out.append((path, ELSEWHERE if ref in elsewhere else "HEAD is on that branch by now"))
+        return out
+
     def _checked_out(self, place: str) -> frozenset[str]:
         """The refs that the HEAD of a work tree names, on the host and in the copy alike."""
         heads = ["HEAD", *(f"worktrees/{name}/HEAD" for name in self._host.names(f"{place}/worktrees"))]

@@ -12,7 +12,7 @@ here, and what is in its own seat.  What is not listed belongs to the main work 
 from __future__ import annotations
 
 from ..workspace.gitconfig import ConfigError, parse
-from .gitrefs import LONGEST_REF, content, value_of
+from .gitrefs import LONGEST_REF, content, is_ref, value_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ _SHARED = frozenset(
     }
 )  # fmt: skip
 _OWN_REFS = ("bisect", "worktree", "rewritten")  # of each work tree (refs.c, is_per_worktree_ref)
+_MOST_HOPS = 5  # refs.c, SYMREF_MAXDEPTH
 _LARGEST_CONFIG = 512 << 10  # bytes
 
 
@@ -73,11 +74,20 @@ def checked_out(host: Copy, place: str, seat: str) -> frozenset[str]:
             found.add(value_of(content(host, other + name, LONGEST_REF)).removeprefix("ref: "))
         begun = value_of(content(host, f"{other}BISECT_START", LONGEST_REF))
         found.add(f"refs/heads/{begun.removeprefix('refs/heads/')}")
-    return frozenset(ref for ref in found if ref.startswith("refs/") and ref != "refs/heads/")
+    found = {ref for ref in found if is_ref(ref)}
+    for _hop in range(_MOST_HOPS):  # one may be a symbolic ref: who is on it is on what that names
+        values = {value_of(content(host, f"{place}/{ref}", LONGEST_REF)) for ref in found}
+        found |= {ref for value in values if value.startswith("ref: ") and is_ref(ref := value.removeprefix("ref: "))}
+    return frozenset(found)
 
 
 def _is_bare(host: Copy, place: str) -> bool:
-    """Is there no main work tree, so that HEAD in the common directory is only the branch that clones begin with?"""
+    """Is there no main work tree, so that HEAD in the common directory is only the branch that clones begin with?
+
+    The configuration alone does not say it: an earlier change set may have brought ``core.bare``.
+    """
+    if host.find(f"{place}/index") is not None:
+        return False
     rows: list[tuple[str, str | None]] = []
     for name in ("config", "config.worktree"):
         text = content(host, f"{place}/{name}", _LARGEST_CONFIG).decode("utf-8", "surrogateescape")

@@ -206,6 +206,16 @@ def test_in_a_bare_repository_the_branch_of_its_head_is_free(tmp_path: Path) -> 
     fsck(made.git)
 
 
+def test_configuration_of_an_earlier_set_does_not_make_a_work_tree_go(made: Elsewhere) -> None:
+    inside(made, "git('config', 'core.bare', 'true')")
+    assert apply(made).refused == ()
+    made.add_layer()
+    made.begin()
+    inside(made, COMMIT + "git('update-ref', 'refs/heads/trunk', 'HEAD')")
+    assert [each.ref for each in apply(made).arrived] == ["refs/heads/trunk"]
+    assert git(made.base, "log", "-1", "--format=%s", "trunk") == "one\n"
+
+
 def test_a_commit_of_the_host_meanwhile_has_the_commits_arrive(made: Elsewhere) -> None:
     inside(made, COMMIT)
     (made.base / "b").write_text("mine\n")
@@ -313,6 +323,29 @@ def test_of_what_is_no_repository_any_more_nothing_comes(made: Elsewhere) -> Non
     report = apply(made, red=True)
     assert set(whys(report)) == {".git/HEAD", ".git/worktrees/third/HEAD", ".git/packed-refs"}
     assert [each.path for each in report.applied] == ["b"] and tree(made.git) == before
+
+
+@pytest.mark.parametrize("by", ["this one", "another one"])
+def test_an_undo_takes_no_branch_from_under_a_work_tree(made: Elsewhere, by: str) -> None:
+    inside(made, COMMIT + "git('branch', 'side')")
+    assert apply(made).refused == ()
+    git(made.base if by == "this one" else made.place / "third", "switch", "-q", "side")
+    with engine(made) as each:
+        with pytest.raises(Conflict):
+            each.undo()
+        left = each.undo(rest=True)
+    assert (".git/refs/heads/side", "HEAD is on that branch by now" if by == "this one" else ELSEWHERE) in left
+    assert git(made.base, "log", "-1", "--format=%s", "side") == "two\n"
+    assert git(made.base, "log", "-1", "--format=%s", "topic") == "one\n"  # the control: all else goes back
+
+
+def test_a_branch_is_not_moved_under_a_symbolic_name_of_it_either(made: Elsewhere) -> None:
+    git(made.place / "main", "symbolic-ref", "refs/heads/alias", "refs/heads/trunk")
+    git(made.place / "main", "symbolic-ref", "HEAD", "refs/heads/alias")
+    made.begin()
+    inside(made, COMMIT + "git('update-ref', 'refs/heads/trunk', 'HEAD')")
+    assert [each.ref for each in apply(made).arrived] == ["refs/heads/trunk"]
+    assert git(made.base, "log", "-1", "--format=%s", "trunk") == "one\n"
 
 
 @pytest.mark.parametrize("forward", [True, False])

@@ -31,7 +31,7 @@ from ..errors import HostError, PolicyError
 from ..escaping import escape
 from ..host.facts import file_system, mount_point
 from ..host.private import make_private
-from ..host.syscalls import RESOLVE_IN_ROOT, RESOLVE_NO_MAGICLINKS, openat2
+from ..host.syscalls import RESOLVE_IN_ROOT, RESOLVE_NO_MAGICLINKS, one_mount, openat2
 from ..plan.model import Reviewed
 from . import store
 from .removal import EMPTY, remove_tree
@@ -138,11 +138,11 @@ def _refuse_apart(workspace: str, repository: str) -> None:
     Raises:
         PolicyError: with the reason.
     """
-    from .transaction import APART, one_mount  # loads what the start of most runs does not need
-
     fds = [os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) for path in (workspace, repository)]
     try:
         if not one_mount(*fds):
+            from .grafted import APART
+
             fix = (f"review a clone, and fetch from it: git clone {workspace} ELSEWHERE", "use it live: --live")
             raise PolicyError("review the workspace", f"{APART}: {repository}", fix=fix)
     finally:

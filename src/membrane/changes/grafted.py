@@ -23,6 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Self
 
+APART = "the repository of the workspace is on another file system, or mount, than its files"
 GIT = ".git"
 
 

@@ -40,7 +40,7 @@ from ..host.writing import write_all
 from ..value import Value
 from .gitentries import entries
 from .gitrefs import LARGEST_INDEX
-from .grafted import Grafted
+from .grafted import APART, Grafted
 from .model import Side
 from .stagefiles import copy_tree, read, remove_path, remove_tree, write
 from .tree import Parents, copy_file, digest, look_at, open_below, open_directory, pieces
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 STAGE_NAME = ".membrane-apply-"  # in a workspace, where the state is on another file system
-APART = "the repository of the workspace is on another file system, or mount, than its files"
 MOST_SYNCED = 256  # files and directories that are written to the disk one by one; of more, everything at once
 _FORMAT = 1
 _APPLYING, _UNDO, _JOURNAL, _PLACE = "applying", "undo", "journal.json", "place.json"
@@ -242,7 +241,7 @@ class Stage:
         Raises:
             HostError: it does not.
         """
-        if isinstance(self._root_fd, Grafted) and not one_mount(self.fd, self._root_fd.git):
+        if isinstance(self._root_fd, Grafted) and not syscalls.one_mount(self.fd, self._root_fd.git):
             self.drop()
             raise HostError("put changes in place in one transaction", APART, target=self._root)
 
@@ -744,15 +743,6 @@ class Stage:
             os.chmod(f"/proc/self/fd/{handle}", mode)
         finally:
             os.close(handle)
-
-
-def one_mount(one: int, other: int) -> bool:
-    """Does rename(2) lead from one directory to another?  Asked with names that cannot be moved, so nothing is."""
-    try:
-        syscalls.rename_new(one, ".", other, ".")
-    except OSError as error:
-        return error.errno != errno.EXDEV
-    return True
 
 
 class _Lock:

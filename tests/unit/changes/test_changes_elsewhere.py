@@ -17,6 +17,7 @@ from membrane.changes.gitseats import ELSEWHERE, THEIRS
 from membrane.changes.model import Change
 from membrane.changes.transaction import Unfinished
 from membrane.errors import Conflict, HostError
+from membrane.host import syscalls
 
 pytestmark = [pytest.mark.needs_kernel("overlayfs in a user namespace"), pytest.mark.needs_tool("git")]
 COMMIT = "write('a', 'two\\n'); git('commit', '-qam', 'two')\n"
@@ -432,12 +433,10 @@ def test_a_repository_of_one_work_tree_that_is_elsewhere(tmp_path: Path, kind: s
 
 
 def test_a_repository_on_another_file_system_is_refused(made: Elsewhere, monkeypatch: pytest.MonkeyPatch) -> None:
-    from membrane.changes import transaction
-
     inside(made, COMMIT)
-    assert transaction.one_mount(os.open(made.base, os.O_PATH), os.open(made.git, os.O_PATH))
-    assert not transaction.one_mount(os.open(made.base, os.O_PATH), os.open("/proc/self", os.O_PATH))
-    monkeypatch.setattr(transaction, "one_mount", lambda *_fds: False)
+    assert syscalls.one_mount(os.open(made.base, os.O_PATH), os.open(made.git, os.O_PATH))
+    assert not syscalls.one_mount(os.open(made.base, os.O_PATH), os.open("/proc/self", os.O_PATH))
+    monkeypatch.setattr(syscalls, "one_mount", lambda *_fds: False)
     before = [tree(made.base), tree(made.git)]
     with pytest.raises(HostError, match="on another file system"), engine(made) as each:
         each.apply()

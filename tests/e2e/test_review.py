@@ -385,16 +385,6 @@ def test_another_workspace_is_refused(box: Box, tmp_path: Path) -> None:
     assert f"belongs to {box.workspace}, not to {other}" in done.stderr
 
 
-def test_a_linked_work_tree_is_refused_for_now(box: Box, tmp_path: Path) -> None:
-    repository(box)
-    linked = tmp_path / "linked"
-    assert box.outside("git", "worktree", "add", "-q", str(linked)).returncode == 0
-    done = box.run("--review=one", "--", "true", cwd=linked)
-    assert done.returncode == 78
-    assert "the repository of the workspace is outside of it" in done.stderr
-    assert box.run("--live", "--", "true", cwd=linked).returncode == 0  # the control
-
-
 def test_a_writable_mount_that_holds_the_workspace_is_refused(box: Box) -> None:
     parent = str(box.workspace.parent)
     done = box.run("--review=one", f"--mount={parent}:rw", "--", "true")

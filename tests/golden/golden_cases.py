@@ -39,7 +39,7 @@ from membrane.plan.model import (
     SystemLayer,
     Tmpfs,
 )
-from membrane.plan.mounts import workspace
+from membrane.plan.mounts import as_found, workspace
 from membrane.policy.model import (
     DeviceRule,
     EnvRule,
@@ -140,6 +140,18 @@ CHANGES = "/home/dev/.membrane/changes"
 REVIEWED = Reviewed("fix", (f"{CHANGES}/.layers/0000000a/upper", f"{CHANGES}/fix/masks"), f"{CHANGES}/.layers/0000000b")
 REVIEW = DEFAULT.replace(workspace="review", change_set="fix")
 REVIEWS = USER.replace(reviewed=REVIEWED)
+SHARED = Repository(
+    (("/home/dev/main/.git", "rw"), ("/home/dev/main/.git/worktrees/third", "ro")),
+    own="/home/dev/main/.git/worktrees/project",
+)
+LINKED = USER.replace(
+    repository=SHARED,
+    reviewed=REVIEWED.replace(
+        repository="/home/dev/main/.git",
+        git_lowers=(f"{CHANGES}/.layers/0000000a/git/upper",),
+        git_layer=f"{CHANGES}/.layers/0000000b/git",
+    ),
+)
 CASES: dict[str, Case] = {
     "user-default": (DEFAULT, USER),
     "root": (DEFAULT, ROOT),
@@ -151,6 +163,7 @@ CASES: dict[str, Case] = {
     ),
     "review": (REVIEW.replace(mounts=(MountRule("/srv/data", "rw", HERE),)), REVIEWS),
     "review-root-view-host": (REVIEW.replace(view="host"), ROOT.replace(reviewed=REVIEWED)),
+    "review-linked": (as_found(REVIEW, LINKED)[0], LINKED),
     "view-host": (PLAIN.replace(view="host"), USER),
     "view-host-root": (PLAIN.replace(view="host"), ROOT),
     "view-host-open-files": (
@@ -438,9 +451,25 @@ REFUSED: dict[str, Case] = {
         REVIEW.replace(view="host", paths=(), file_rules=(FileRule("allow-write", "/srv/w", "/srv/w", HERE),)),
         REVIEWS,
     ),
-    "review of a linked work tree": (
+    "review of a set that was made without a repository elsewhere": (REVIEW, REVIEWS.replace(repository=SHARED)),
+    "review of a work tree that lies in its repository": (
         REVIEW,
-        REVIEWS.replace(repository=Repository((("/home/dev/main/.git", "rw"),))),
+        LINKED.replace(
+            workspace="/srv/all/project",
+            repository=Repository((("/srv/all", "rw"),), own="/srv/all/worktrees/project"),
+        ),
+    ),
+    "review of a work tree of a repository that is the home": (
+        REVIEW,
+        LINKED.replace(repository=Repository((("/home/dev", "rw"),), own="/home/dev/worktrees/project")),
+    ),
+    "review of a work tree of too many": (
+        REVIEW,
+        LINKED.replace(repository=Repository((*SHARED.shown, ("/home/dev/main/.git/worktrees/project", "rw")))),
+    ),
+    "review beside a writable mount of the repository": (
+        REVIEW.replace(mounts=(MountRule("/home/dev/main/.git/hooks", "rw", HERE),)),
+        LINKED,
     ),
     "review below a writable mount": (
         REVIEW.replace(mounts=(MountRule("..", "rw", HERE),)),

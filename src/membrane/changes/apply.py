@@ -394,7 +394,8 @@ class Engine:
         new = {op.path for op in ops if op.do == "new"}
         try:
             taken = [op for op in ops if not self._gits.keeps(op.path, new)]
-            left = [*self._stage.hindrances(taken), *self._filled(taken, new)]
+            occupied = self._gits.occupied((op.do, op.path) for op in taken)
+            left = [*self._stage.hindrances(taken), *self._filled(taken, new), *occupied]
             if left and not rest:
                 self._stage.finish(ops)
                 path, why = left[0]
@@ -407,6 +408,8 @@ class Engine:
             worked = {place for path, _why in left if f"{(place := self._gits.repository(f'{path}/'))}/HEAD" in new}
             others = [op for op in taken if self._gits.repository(f"{op.path}/") not in worked]
             stay = [(place, "the repository was worked in since") for place in sorted(worked)]
+            stay += occupied
+            others = [op for op in others if op.path not in dict(occupied)]
             left = [*self._stage.back(others), *stay]
             lost = {op.path for op in taken} - {op.path for op in others}
             self.base.restore(self._stage.rows, {path for path, _ in left} | lost)

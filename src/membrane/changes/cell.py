@@ -32,7 +32,7 @@ from ..errors import HostError, PolicyError
 from ..escaping import escape
 from ..host.facts import file_system, mount_point
 from ..host.private import make_private
-from ..host.syscalls import RESOLVE_IN_ROOT, RESOLVE_NO_MAGICLINKS, openat2
+from ..host.syscalls import RESOLVE_IN_ROOT, RESOLVE_NO_MAGICLINKS, one_mount, openat2
 from ..plan.model import Reviewed
 from . import store
 from .removal import EMPTY, remove_tree
@@ -67,8 +67,11 @@ def begin(policy: Policy, facts: HostFacts, session: str) -> tuple[store.Held, H
         PolicyError: something is mounted in the workspace, or the command could write it by another path.
         HostError: it cannot be made, or not where our state is.
     """
-    refuse_mounts(facts.workspace)
-    _refuse_aliases(policy, facts)
+    repository, seat = _repository(facts)
+    for tree in (facts.workspace, repository):
+        if tree:
+            refuse_mounts(tree)
+            _refuse_aliases(policy, facts, tree)
     place = store.directory(facts.state)
     make_private(place)
     if file_system(place) == "overlay":  # where whiteouts cannot be made either
@@ -76,7 +79,10 @@ def begin(policy: Policy, facts: HostFacts, session: str) -> tuple[store.Held, H
 
         raise why("", 0, facts.workspace, place)
     name = policy.change_set or session[:NAME_DIGITS]
-    held = store.begin(facts.state, name, facts.workspace, f"a run (session {session})", session)
+    if repository:
+        _refuse_apart(facts.workspace, repository)
+    doing = f"a run (session {session})"
+    held = store.begin(facts.state, name, facts.workspace, doing, session, repository, seat)
     try:
         if os.path.exists(f"{held.path}/{APPLIED}"):
             from .review import fresh  # loads what the start of most runs does not need
@@ -100,7 +106,10 @@ def shown(policy: Policy, facts: HostFacts) -> HostFacts:
         found = store.read(facts.state, name)
     except store.NotThere:
         path = store.directory(facts.state)
-        new = Reviewed(name, (f"{path}/{name}/{store.MASKS}",), f"{path}/{store.POOL}/new")
+        layer = f"{path}/{store.POOL}/new"
+        repository, _seat = _repository(facts)
+        git = f"{layer}/{store.GIT}" if repository else ""
+        new = Reviewed(name, (f"{path}/{name}/{store.MASKS}",), layer, repository, (), git)
         return facts.replace(reviewed=new)
     return facts.replace(reviewed=_layers(found, facts.state))
 
@@ -108,11 +117,42 @@ def shown(policy: Policy, facts: HostFacts) -> HostFacts:
 def _layers(found: store.ChangeSet, state: str) -> Reviewed:
     frozen = store.uppers(state, reversed(found.layers[:-1]))
     masks = f"{store.place(state, found.name)}/{store.MASKS}"
-    return Reviewed(found.name, (*frozen, masks), store.layer_root(state, found.layers[-1]))
+    layer = store.layer_root(state, found.layers[-1])
+    if not found.repository:
+        return Reviewed(found.name, (*frozen, masks), layer)
+    gits = store.git_uppers(state, reversed(found.layers[:-1]))
+    return Reviewed(found.name, (*frozen, masks), layer, found.repository, gits, f"{layer}/{store.GIT}")
+
+
+def _repository(facts: HostFacts) -> tuple[str, str]:
+    """(the git directory of the workspace that is elsewhere, the part of it that is the workspace's); empty: none."""
+    found = facts.repository
+    if not found.own:
+        return "", ""
+    common = found.shown[0][0]
+    return common, found.own[len(common) + 1 :]
+
+
+def _refuse_apart(workspace: str, repository: str) -> None:
+    """Stop where one transaction cannot change both.
+
+    Raises:
+        PolicyError: with the reason.
+    """
+    fds = [os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) for path in (workspace, repository)]
+    try:
+        if not one_mount(*fds):
+            from .grafted import APART
+
+            fix = (f"review a clone, and fetch from it: git clone {workspace} ELSEWHERE", "use it live: --live")
+            raise PolicyError("review the workspace", f"{APART}: {repository}", fix=fix)
+    finally:
+        for fd in fds:
+            os.close(fd)
 
 
 def refuse_mounts(workspace: str) -> None:
-    """Stop when something is mounted in the workspace: overlayfs shows what is below it.
+    """Stop when something is mounted in the workspace, or in its repository: overlayfs shows what is below it.
 
     Raises:
         PolicyError: with the place.
@@ -155,19 +195,20 @@ def unwritable(workspace: str, uid: int, gid: int) -> str:
     )
 
 
-def _refuse_aliases(policy: Policy, facts: HostFacts) -> None:
-    """Stop when a tree that the command may write is the workspace, or holds it, under another name.
+def _refuse_aliases(policy: Policy, facts: HostFacts, reviewed: str) -> None:
+    """Stop when a tree that the command may write is one that is reviewed, or holds it, under another name.
 
     By identity: what one directory is called is a question of mounts and links.
     """
     from ..plan.mounts import places
 
     trees = [places(rule, facts)[0] for rule in policy.mounts if rule.mode == "rw"]
+    what = "the workspace" if reviewed == facts.workspace else "the repository of the workspace"
     for tree in trees:
-        if tree and (is_above(tree, facts.workspace) or is_above(facts.workspace, tree)):
+        if tree and (is_above(tree, reviewed) or is_above(reviewed, tree)):
             raise PolicyError(
                 "review the workspace",
-                f"mounts: {tree} leads to the workspace, and what is written there would not be reviewed",
+                f"mounts: {tree} leads to {what}, and what is written there would not be reviewed",
                 fix=("mount it read-only", "use the workspace live: --live"),
             )
 

@@ -14,6 +14,9 @@ repository that the workspace has is not applied file by file:
 * *HEAD, the index, logs and the state* of a merge or a rebase come only where the host's HEAD did not move; else they
   would describe another history.  An index is compared by its entries: ``git status`` outside writes it anew.
 
+A repository that is elsewhere (``grafted``) is shared with other work trees: what is theirs does not come, and a ref
+that one of them is on is not moved (``gitseats``).  HEAD and the index are those of the *seat* of this one.
+
 Nothing of this is a ``Conflict``: what cannot come is refused with its reason, and the rest comes.
 A repository that the command made is a directory like any other; its objects are checked as well.
 """
@@ -25,11 +28,12 @@ import time
 
 from ..value import Value
 from ..workspace.gitindex import hash_size
-from ..workspace.judge import pointer_target
 from ..workspace.protect import fold
 from .base import Row
 from .gitentries import entries, indexed
 from .gitrefs import HEX, LARGEST_INDEX, LONGEST_REF, MOST_REFS, Refs, content, is_ref, is_value, value_of
+from .gitseats import ELSEWHERE, SEATED, THEIRS, checked_out, is_their_log, theirs
+from .grafted import GIT, below, is_graft, pointed, seat_of
 from .model import Change, Side
 from .tree import Copy, look, open_directory, pieces
 
@@ -76,7 +80,7 @@ class Arrived(Value):
 
 def lock_of(repository: str, path: str) -> str:
     """The lock file that git takes before it writes ``path``; empty: it takes none."""
-    inner = path[len(repository) + 1 :]
+    inner = _seat(path[len(repository) + 1 :])[1]
     return f"{path.rpartition('/')[2]}.lock" if inner in _LOCKED or inner.startswith("refs/") else ""
 
 
@@ -102,6 +106,7 @@ class Repositories:
     def __init__(self, copy: Copy, base: Base, name: str) -> None:
         self._copy, self._base, self._name = copy, base, name
         self._host = Copy(copy.base_fd, ())
+        self._seat = seat_of(copy.base_fd)  # of the workspace's own repository, ``.git``
         self._known: dict[str, bool] = {}
         self.data: dict[str, bytes] = {}  # contents of ours, by path
         self.owner: dict[str, str] = {}  # the repository of each changed path that is in one
@@ -157,16 +162,26 @@ class Repositories:
         out.sort(key=lambda change: os.fsencode(change.path))
         return out
 
-    @staticmethod
-    def made_inside(change: Change) -> Change:
+    def _seat_in(self, place: str) -> str:
+        """The part of a repository that is this work tree's, with its slash; empty: it is not shared with others."""
+        return self._seat if place == GIT else ""
+
+    def made_inside(self, change: Change) -> Change:
         """A change that is in no repository of the workspace, perhaps in one that the command made."""
+        if is_graft(self._copy.base_fd, change.path):
+            return _never(change, "it is the repository itself, which is outside of the workspace")
+        if any(below(self._copy.base_fd, path)[0] != self._copy.base_fd for path in change.paths):
+            return _never(change, "the repository of the workspace lacks, or links, what makes it one")
         # By its name, wherever it is: a link may be what makes it the list of a repository.
         if change.after is not None and fold(change.path.rpartition("/")[2]) in _ALTERNATES:
             return _never(change, "git takes objects from where it points")
         return change
 
     def _of(self, place: str, changes: list[Change]) -> list[Change]:
-        for name, what in _NEEDED:
+        seat = self._seat_in(place)
+        if self._seat and place.startswith(f"{GIT}/") and theirs(place[len(GIT) + 1 :], self._seat):
+            return [_never(change, THEIRS) for change in changes]  # a submodule of the main work tree
+        for name, what in (*_NEEDED, *((seat + name, ("file",)) for name in SEATED if seat)):
             there = self._copy.find(f"{place}/{name}")
             if there is None or there[1].what not in what:
                 first = next((change for change in changes if change.path == f"{place}/{name}"), changes[0])
@@ -176,7 +191,9 @@ class Repositories:
         rest: list[Change] = []
         for change in changes:
             inner = change.path[len(place) + 1 :]
-            if inner == "objects" or inner.startswith("objects/"):
+            if seat and (why := theirs(inner, seat)):
+                out += [] if is_their_log(inner) else [_never(change, why)]
+            elif inner == "objects" or inner.startswith("objects/"):
                 out += self._object(inner, change)
             elif inner == "packed-refs" or inner.startswith("refs/"):
                 refs = True
@@ -224,8 +241,9 @@ class Repositories:
 
     def _refs(self, place: str, moved: bool, fate: dict[str, Fate]) -> list[Change]:
         """The changes of refs; ``fate`` gets what happens to each of these."""
-        head = value_of(content(self._host, f"{place}/HEAD", LONGEST_REF)).removeprefix("ref: ") if moved else ""
-        checked_out = self._checked_out(place)
+        seat = self._seat_in(place)
+        head = value_of(content(self._host, f"{place}/{seat}HEAD", LONGEST_REF)).removeprefix("ref: ") if moved else ""
+        checked_out, elsewhere = self._checked_out(place), self._elsewhere(place)
         inside, host = Refs(self._copy, place), Refs(self._host, place)
         if inside.broken or host.broken:
             why = "the refs cannot be read, or are more than are looked at"
@@ -239,17 +257,21 @@ class Repositories:
             if new == old or (row is not None and row.content == new):
                 continue
             path = f"{place}/{ref}"
+            if seat and (why := theirs(ref, seat)):
+                out.append(Change(path, "changed", None, None, never=(why,)))
+                continue
             if not is_ref(ref):
                 out.append(Change(path, "changed", None, None, never=("git takes no such name for a ref",)))
                 continue
             if row is None and not (old and self._is_new(host, place, ref)):
                 row = Row("ref", 0, old)
                 self._base.rows[key] = row
-            if not new and ref in checked_out:
-                out.append(Change(path, "changed", None, None, never=("it is checked out in the workspace",)))
+            if not new and (ref in checked_out or ref in elsewhere):
+                why = ELSEWHERE if ref in elsewhere else "it is checked out in the workspace"
+                out.append(Change(path, "changed", None, None, never=(why,)))
                 continue
             # Where the host's HEAD has moved, neither does the branch that it is on now, under its files.
-            if row is None or row.content != old or ref == head:
+            if row is None or row.content != old or ref == head or ref in elsewhere:
                 out += self._arrives(place, ref, new)
                 fate[ref] = "stays"
                 continue
@@ -272,6 +294,36 @@ class Repositories:
         for change in out:
             if change.never or (change.what == "file" and change.after and change.path != f"{place}/packed-refs"):
                 fate[change.path[len(place) + 1 :]] = "stays" if change.never else "comes"
+        return out
+
+    def _elsewhere(self, place: str) -> frozenset[str]:
+        """The refs that other work trees of a shared repository are on."""
+        seat = self._seat_in(place)
+        return checked_out(self._host, place, seat) if seat else frozenset()
+
+    def occupied(self, ops: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Refs that an undo may not take from under a work tree that is on them by now; each with the reason.
+
+        Args:
+            ops: what was done at which path, as ``transaction.Op`` has it.
+        """
+        done = {path: do for do, path in ops}
+        known: dict[str, tuple[frozenset[str], str]] = {}
+        out = []
+        for path, do in done.items():
+            place = self.repository(path)
+            ref = path[len(place) + 1 :]
+            if not place or not ref.startswith("refs/"):
+                continue
+            if place not in known:
+                head = f"{self._seat_in(place)}HEAD"
+                own, row = value_of(content(self._host, f"{place}/{head}")), self._base.rows.get(f"{place}//{head}")
+                if f"{place}/{head}" in done or (row is not None and row.content == own):
+                    own = ""  # it goes back as well, or was there before: on a branch without a commit
+                known[place] = self._elsewhere(place), own.removeprefix("ref: ")
+            elsewhere, own = known[place]
+            if ref in elsewhere or (do == "new" and ref == own):
+                out.append((path, ELSEWHERE if ref in elsewhere else "HEAD is on that branch by now"))
         return out
 
     def _checked_out(self, place: str) -> frozenset[str]:
@@ -409,12 +461,13 @@ class Repositories:
 
     def _has_moved(self, place: str) -> bool:
         """Did the host's HEAD, or the branch that it names, move since the set was made, so far as can be known?"""
-        path = f"{place}/HEAD"
+        head = f"{self._seat_in(place)}HEAD"
+        path = f"{place}/{head}"
         there = look(self._copy.base_fd, path)
         if there is None:
             return True
         text = value_of(content(self._host, path))
-        key = f"{place}//HEAD"
+        key = f"{place}//{head}"
         row = self._base.rows.get(key)
         if row is None:
             if self._base.is_new(there):
@@ -437,6 +490,7 @@ class Repositories:
     def _plain(self, place: str, change: Change, moved: bool) -> Change | None:
         """HEAD, index, logs, state, configuration: a file that comes as it is, or not at all."""
         inner = change.path[len(place) + 1 :]
+        inner = inner.removeprefix(self._seat_in(place))  # what else is in ``worktrees`` does not get here then
         if change.never:
             return change
         if inner.endswith(".lock"):
@@ -451,6 +505,8 @@ class Repositories:
             value = value_of(content(self._copy, change.path, LONGEST_REF))
             if not is_value(value, "refs/remotes/x/HEAD"):  # the form of a symbolic ref, or of a commit
                 return _never(change, "it names no ref and no commit")
+            if value.removeprefix("ref: ") in self._elsewhere(place):
+                return _never(change, ELSEWHERE)
             self.values[change.path] = Row("ref", 0, value)
         why = self._base.conflict(self._copy, change)
         return _never(change, why) if why else change
@@ -463,7 +519,7 @@ class Repositories:
         width = self._width(place)
         mine = entries(content(self._copy, change.path), width)
         theirs = entries(content(self._host, change.path), width)
-        key = f"{place}//index"
+        key = f"{place}//{self._seat_in(place)}index"
         row = self._base.rows.get(key)
         if row is None and not self._base.is_new(change.before):
             row = self._base.rows[key] = Row("index", 0, theirs)
@@ -521,7 +577,7 @@ class Repositories:
             if change.what != "file" or path not in slots or fold(path.rpartition("/")[2]) != ".git":
                 continue
             text = os.fsdecode(_whole(stage, slots[path]))
-            place = pointer_target(self._copy.base_fd, path, text)
+            place = pointed(self._copy.base_fd, path, text)
             head = f"{place}/HEAD"
             there = head not in gone and (head in coming or self._what(head) != "")
             if place and not there:
@@ -533,7 +589,9 @@ class Repositories:
             if seat:
                 seats[f"{place}/{seat[:-1]}"] = place
         for seat in seats:
-            pointer = pointer_target(
+            if self._copy.find(f"{seat}/HEAD") is not None:
+                continue  # it does not go: what does is the state of a merge, or the like
+            pointer = pointed(
                 self._copy.base_fd, f"{seat}/gitdir", "gitdir: " + os.fsdecode(content(self._host, f"{seat}/gitdir"))
             )
             stays = pointer and pointer not in gone and self._what(pointer) == "file"

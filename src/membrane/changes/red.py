@@ -36,9 +36,10 @@ from ..escaping import escape
 from ..plan.model import ScanHit
 from ..workspace import protect
 from ..workspace.gitdir import find
-from ..workspace.judge import LARGEST_INDEX, LONGEST_PATH, fold_path, pointer_target, reason
+from ..workspace.judge import LARGEST_INDEX, LONGEST_PATH, fold_path, reason
 from ..workspace.programs import relative
 from ..workspace.protect import GIT_NAMES, KIND, NAMED, classify, fold, read_bounded, root_context, settled
+from .grafted import GIT, Grafted, below, is_others, place_of, pointed, seat_of
 from .model import CLOSED, EXECUTE, SET_ID, Change, Side
 from .tree import CAPABILITY, Copy, look, open_directory
 
@@ -213,7 +214,7 @@ class Judge:
         if key == "commondir" and kind == protect.GIT_LINKED:
             return "" if text in ("../..", "../..\n") else reason(first)
         if key == "gitdir" and kind == protect.GIT_LINKED:
-            place = pointer_target(self._copy.base_fd, path, f"gitdir: {text}")
+            place = pointed(self._copy.base_fd, path, f"gitdir: {text}")
             return (
                 ""
                 if place and place.endswith("/.git") and self.context(place.rpartition("/")[0]) >= 0
@@ -233,7 +234,8 @@ class Judge:
         if self._obeyed is None:
             found = surroundings(self._copy.base_fd, root_context(self._root))
             if found is not None:
-                gits, links = found
+                gits = tuple(map(self._host_path, found[0]))
+                links = [hit.replace(path=self._host_path(hit.path)) for hit in found[1]]
                 there = protect.existing(self._root, gits, links)
                 self._obeyed = frozenset((*(hit.path for hit in there.hits), *there.missing))
                 self._relative = relative(self._root, gits or (".git",))
@@ -257,6 +259,18 @@ class Judge:
                     return "git's configuration names it, and git runs or obeys it in this work tree"
                 at = f"/{path}/".find(f"/{each}/", at + 1)
         return ""
+
+    def _host_path(self, path: str) -> str:
+        """``path`` itself, absolute where it is in a repository elsewhere."""
+        base_fd = self._copy.base_fd
+        return path if below(base_fd, path)[0] == base_fd else place_of(base_fd, path)
+
+    def _tree_of(self, path: str) -> str | None:
+        """The work tree of a file of git's, by its place in a ``.git`` or in the seat of this one; None: not known."""
+        if f"{path.rpartition('/')[0]}/" == f"{GIT}/{seat_of(self._copy.base_fd)}":
+            return ""
+        tree, _, last = path.rpartition("/")[0].rpartition("/")
+        return tree if fold(last) in GIT_NAMES else None
 
     def _has_git(self, place: str) -> bool:
         known = self._trees.get(place)
@@ -337,15 +351,14 @@ class Judge:
         old = self._before(change, LARGEST_INDEX) if marked else None
         if old and not gitindex.index(old, size):
             marked -= gitindex.unwatched(old, size)
-        place = change.path.rpartition("/")[0]
-        tree, _, last = place.rpartition("/")
+        tree = self._tree_of(change.path)
         for name in sorted(marked):
             path = os.fsdecode(name)
             try:
                 there = (
                     not name
                     or len(marked) > MOST_MARKED
-                    or fold(last) not in GIT_NAMES
+                    or tree is None
                     or self._copy.find(f"{tree}/{path}" if tree else path) is not None
                 )
             except (OSError, ValueError):
@@ -356,7 +369,9 @@ class Judge:
         return ""
 
     def _rerere(self, path: str) -> Callable[[str], str]:
-        tree = path.rpartition("/")[0].rpartition("/")[0]
+        tree = self._tree_of(path)
+        if tree is None:  # of a linked work tree or a submodule in the workspace
+            tree = path.rpartition("/")[0].rpartition("/")[0]
 
         def judged(name: str) -> str:
             place = f"{tree}/{name}" if tree else name
@@ -377,6 +392,8 @@ class Judge:
         """The bytes of an object's name in the repository ``place``, as the copy and as the host have it."""
         from ..workspace.gitindex import hash_size
 
+        if f"{place}/" == f"{GIT}/{seat_of(self._copy.base_fd)}":
+            place = GIT  # the configuration of a linked work tree is that of its repository
         sizes = set()
         for view in (self._copy, self._host):
             try:
@@ -397,8 +414,8 @@ class Judge:
         """A ``.git`` file may lead to a git directory of this workspace, below a ``.git``."""
         why = "it is not a pointer to a git directory of this workspace"
         text = self._text(change, LONGEST_PATH)
-        place = pointer_target(self._copy.base_fd, change.path, text) if text is not None else ""
-        if not place:
+        place = pointed(self._copy.base_fd, change.path, text) if text is not None else ""
+        if not place or is_others(self._copy.base_fd, place):
             return why
         context = self.context(place)
         return "" if context >= 0 and context & NAMED and context & KIND in protect.GIT_DIRECTORIES else why
@@ -707,6 +724,8 @@ def surroundings(base_fd: int, context: int) -> tuple[tuple[str, ...], tuple[Sca
             continue
         finally:
             os.close(fd)
+        if not place and isinstance(base_fd, Grafted):
+            inner.append(GIT)
         is_one = fold(place.rpartition("/")[2]) in GIT_NAMES or protect.is_git_layout(keys)
         if is_one:
             gits.append(place)

@@ -19,11 +19,13 @@ from contextlib import contextmanager
 
 from ..errors import HostError, MembraneError
 from ..escaping import escape
+from ..workspace import gitdirs
 from ..workspace.protect import GIT_NAMES, fold
 from ..workspace.scan import Patterns
 from .apply import Engine, Report, above, choose
 from .cell import APPLIED
 from .gitdata import Arrived
+from .grafted import Grafted, place_of
 from .model import KINDS, Change
 from .store import MASKS
 from .transaction import nothing
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from typing import Literal, TypeAlias
 
     from ..policy.model import PathRule
-    from .store import Held
+    from .store import ChangeSet, Held
 
     Mode: TypeAlias = Literal["ask", "safe", "all", "never"]
 
@@ -72,7 +74,14 @@ def opened(
             cause = "another directory has its name by now"
             raise HostError("open the workspace", cause, target=escape(meta.workspace))
         fds += [os.open(upper, flags) for upper in held.uppers]
-        layers = tuple(fds[1:])
+        trees = fds.copy()
+        if meta.repository:
+            gits = [_repository(meta, flags)]
+            fds += gits
+            for upper in held.git_uppers:
+                gits.append(os.open(upper, flags))
+                fds.append(gits[-1])
+            trees = [Grafted(fd, git, meta.seat) for fd, git in zip(trees, gits, strict=True)]
         hidden, locked = bound(paths)
         if os.path.isdir(f"{held.path}/{MASKS}"):
             fds.append(os.open(f"{held.path}/{MASKS}", flags))
@@ -81,7 +90,7 @@ def opened(
             def hidden(path: str) -> bool:
                 return by_rule(path) or by_mask(path)
 
-        copy = Copy(fds[0], layers, hidden)
+        copy = Copy(trees[0], trees[1:], hidden)
         try:
             yield Engine(held.path, copy, meta.workspace, meta.made, step, locked), copy
         finally:
@@ -89,6 +98,33 @@ def opened(
     finally:
         for fd in fds:
             os.close(fd)
+
+
+def _repository(meta: ChangeSet, flags: int) -> int:
+    """The repository of a workspace that keeps it elsewhere, open.
+
+    Raises:
+        HostError: ``.git`` leads to another one by now, or that does not lead back.
+    """
+    cause = "the .git file of the workspace leads to another one by now, or that does not lead back"
+    # That it is this work tree's was asked when the set was made.  Of a seat it can be another's by now; of a separate
+    # directory only the index says it, which an apply has replaced together with the files.
+    own = gitdirs.find(meta.workspace).own if meta.seat else gitdirs.named(meta.workspace)
+    if own == (f"{meta.repository}/{meta.seat}" if meta.seat else meta.repository):
+        try:
+            fd = os.open(meta.repository, flags | os.O_NOFOLLOW)
+        except OSError as error:
+            cause = error.strerror or ""
+        else:
+            if os.fstat(fd).st_ino == meta.repository_inode and place_of(fd, "") == meta.repository:
+                return fd
+            os.close(fd)
+    raise HostError(
+        "open the repository of the workspace",
+        cause,
+        target=escape(meta.repository),
+        fix=("git worktree repair", f"membrane discard {meta.name}   # gives the changes up"),
+    )
 
 
 def bound(paths: Iterable[PathRule]) -> tuple[Callable[[str], bool], Callable[[str], bool]]:
@@ -251,7 +287,7 @@ def finish(
 
     Returns: "nothing", "kept", "applied" or "discarded".
     """
-    if mode in ("ask", "never") and _is_large(held.uppers):
+    if mode in ("ask", "never") and _is_large((*held.uppers, *held.git_uppers)):
         say(f"the workspace is as it was; the change set {escape(held.name)} holds more than {MOST_AT_END} names")
         say(f"  look: membrane diff --stat {escape(held.name)}    put in place: membrane apply {escape(held.name)}")
         return "kept"

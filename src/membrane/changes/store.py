@@ -9,6 +9,7 @@ A *change set* is what commands changed in one workspace, until it is applied.  
     STATE/changes/NAME/lock          fcntl(2), F_OFD_SETLK: a command that runs on the set, or an apply
     STATE/changes/.layers/ID/upper   one layer; the last of a set is the one that is written, the others are frozen
     STATE/changes/.layers/ID/work    overlayfs's own work directory
+    STATE/changes/.layers/ID/git     of a workspace whose repository is elsewhere: ``upper`` and ``work`` of that
 
 Layers are kept beside the sets since checkpoints and forks share them: a frozen layer is never written again, so it may
 be below any number of overlays.  A checkpoint freezes the last layer and puts an empty one above it; a
@@ -63,6 +64,7 @@ MASKS = "masks"  # in the directory of a set: the names that its last run hid
 COPYING = "copying-"  # in the directory of a set: copies of its last layer that are being made begin so
 SPARE = ".masks"  # beside the sets: masks of sets that are gone, one for each of the last ``MOST_SPARE`` workspaces
 MOST_SPARE = 4
+GIT = "git"  # in the directory of a layer
 POOL = ".layers"  # no name of a set begins with a dot
 _NAME_FIRST = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
 _NAME = _NAME_FIRST | frozenset("._-")
@@ -97,14 +99,19 @@ class ChangeSet(Value):
     layers: tuple[str, ...]  # ids, oldest first; the last is the one that is written
     checkpoints: tuple[Checkpoint, ...] = ()
     fork_of: str = ""
+    repository: str = ""  # the git directory of the workspace that is elsewhere (``gitdirs``): absolute, without links
+    repository_inode: int = 0
+    seat: str = ""  # the part of it that is the workspace's: "worktrees/NAME"; empty: all
 
     def __post_init__(self) -> None:
-        texts = (self.name, self.workspace, self.session, self.fork_of)
-        numbers = (self.device, self.inode, self.made)
+        texts = (self.name, self.workspace, self.session, self.fork_of, self.repository, self.seat)
+        numbers = (self.device, self.inode, self.made, self.repository_inode)
         if not all(isinstance(each, str) for each in texts) or not all(type(each) is int for each in numbers):
             raise ValueError("a field has another type")
         if not valid_name(self.name) or not self.workspace.startswith("/"):
             raise ValueError("no name, or no absolute path")
+        if self.repository[:1] not in ("", "/") or (self.seat and not self.seat.startswith("worktrees/")):
+            raise ValueError("no absolute path of a repository, or no part of one")
         stacks = (self.layers, *(each.layers for each in self.checkpoints))
         for ids in stacks:
             if not 0 < len(ids) <= MOST_LAYERS or not all(_is_id(each) for each in ids):
@@ -154,6 +161,16 @@ def layer_root(state: str, layer: str) -> str:
 def uppers(state: str, layers: Iterable[str]) -> tuple[str, ...]:
     """The directories that hold what was changed, oldest first: of all layers that are not empty a later one wins."""
     return tuple(f"{layer_root(state, layer)}/upper" for layer in layers)
+
+
+def git_uppers(state: str, layers: Iterable[str]) -> tuple[str, ...]:
+    """As ``uppers``, of the repository of a workspace that is elsewhere."""
+    return tuple(f"{layer_root(state, layer)}/{GIT}/upper" for layer in layers)
+
+
+def all_uppers(state: str, found: ChangeSet) -> tuple[str, ...]:
+    """All directories that hold what was changed."""
+    return uppers(state, found.layers) + (git_uppers(state, found.layers) if found.repository else ())
 
 
 # ---------------------------------------------------------------- the file
@@ -307,9 +324,19 @@ class Held:
         return uppers(self.state, self.meta.layers)
 
     @property
+    def git_uppers(self) -> tuple[str, ...]:
+        """The same of the repository that is elsewhere; () where there is none."""
+        return git_uppers(self.state, self.meta.layers) if self.meta.repository else ()
+
+    @property
     def top(self) -> str:
         """The directory of the layer that is written: ``upper`` and ``work`` are in it."""
         return layer_root(self.state, self.meta.layers[-1])
+
+    @property
+    def _trees(self) -> tuple[str, ...]:
+        """What a layer has of each tree: where its ``upper`` and ``work`` are."""
+        return ("", f"/{GIT}") if self.meta.repository else ("",)
 
     def renew_work(self) -> None:
         """A new work directory for the layer that is written: an overlay leaves its marks there.
@@ -318,14 +345,15 @@ class Held:
             HostError: it cannot be made.
         """
         with _Reporting("prepare the change set", self.top):
-            remove_tree(f"{self.top}/work")
-            os.mkdir(f"{self.top}/work", 0o700)
+            for tree in self._trees:
+                remove_tree(f"{self.top}{tree}/work")
+                os.mkdir(f"{self.top}{tree}/work", 0o700)
 
     @property
     def is_empty(self) -> bool:
         """Whether the set holds no change and no checkpoint, also none that was made meanwhile (``beside``)."""
         self.look_again()
-        return not self.meta.checkpoints and all(_is_empty(upper) for upper in self.uppers)
+        return not self.meta.checkpoints and all(_is_empty(upper) for upper in (*self.uppers, *self.git_uppers))
 
     def checkpoint(self, label: str, *, replace: bool = False, mounted: Callable[[], None] | None = None) -> Checkpoint:
         """Freeze what was changed so far under ``label``, in constant time.
@@ -366,7 +394,7 @@ class Held:
             before = Checkpoint(BEFORE_RESTORE, frozen, time.time_ns())
             others = tuple(each for each in self.meta.checkpoints if each.label != BEFORE_RESTORE)
             self.update(
-                layers=(*found.layers, pool.make(f"{layer_root(self.state, found.layers[-1])}/upper")),
+                layers=(*found.layers, self._above(pool, layer_root(self.state, found.layers[-1]))),
                 checkpoints=(*others, before),
             )
             pool.collect()
@@ -391,7 +419,7 @@ class Held:
             meta = self.meta.replace(
                 name=_checked(name),
                 session="",  # ``made`` stays: what the host changed since then is a conflict of the fork as well
-                layers=(*frozen, pool.make(f"{self.top}/upper")),
+                layers=(*frozen, self._above(pool)),
                 checkpoints=(),
                 fork_of=self.name,
             )
@@ -409,7 +437,7 @@ class Held:
             HostError: it cannot be written; the set is as before.
         """
         with _Pool(self.state) as pool:
-            self.update(layers=(pool.make(self.meta.workspace),), checkpoints=())
+            self.update(layers=(pool.make(self.meta.workspace, self.meta.repository),), checkpoints=())
             pool.collect()
 
     def discard(self, *, spare: bool = False) -> None:
@@ -458,14 +486,23 @@ class Held:
         An empty last layer is not frozen: it holds nothing, and may be written as before.
         """
         stack = self.meta.layers
-        if _is_empty(f"{self.top}/upper"):
+        if self._holds_nothing():
             if len(stack) > 1:
                 return stack[:-1], stack
             # A set without changes: the checkpoint's layer is an empty one of its own.
-            return (pool.make(f"{self.top}/upper"),), stack
+            return (self._above(pool),), stack
         if above:
             self._refuse_layers(len(stack) + 1)
-        return stack, (*stack, pool.make(f"{self.top}/upper")) if above else stack
+        return stack, (*stack, self._above(pool)) if above else stack
+
+    def _holds_nothing(self) -> bool:
+        """Has the layer that is written no change?"""
+        return all(_is_empty(f"{self.top}{tree}/upper") for tree in self._trees)
+
+    def _above(self, pool: _Pool, below: str = "") -> str:
+        """An empty layer that goes on from the one in ``below``; empty: from the last one."""
+        place = below or self.top
+        return pool.make(*(f"{place}{tree}/upper" for tree in self._trees))
 
     def _refuse_label(self, label: str, replace: bool) -> None:
         if not replace and any(each.label == label for each in self.meta.checkpoints):
@@ -483,15 +520,16 @@ class Held:
         """
         from .duplicate import duplicate  # what most runs do not need
 
-        if _is_empty(f"{self.top}/upper"):
+        if self._holds_nothing():
             confirm()
             return ""
         making = f"{self.path}/{COPYING}{os.urandom(4).hex()}"
         try:
             with _Reporting("copy the changes", self.path):
-                for name in ("", "/upper", "/work"):
-                    os.mkdir(making + name, 0o700)
-                duplicate(f"{self.top}/upper", f"{making}/upper")
+                for tree in self._trees:
+                    for name in ("", "/upper", "/work"):
+                        os.mkdir(making + tree + name, 0o700)
+                    duplicate(f"{self.top}{tree}/upper", f"{making}{tree}/upper")
             confirm()
         except BaseException:
             remove_tree(making)
@@ -511,7 +549,7 @@ class Held:
                 remove_tree(copied)
             raise InUse("copy the changes", f"the change set {self.name} was changed meanwhile", fix=("try it again",))
         if not copied:
-            return stack[:-1] or (pool.make(f"{self.top}/upper"),), stack
+            return stack[:-1] or (self._above(pool),), stack
         return (*stack[:-1], pool.adopt(copied)), stack
 
     def forget_copies(self) -> None:
@@ -608,11 +646,12 @@ class _Pool:
     def __exit__(self, *_: object) -> None:
         os.close(self._fd)
 
-    def make(self, like: str) -> str:
+    def make(self, like: str, git: str = "") -> str:
         """An empty layer; its id.  A set has to name it before the lock is given back.
 
         Args:
             like: the directory whose mode, owner and times the overlay's own root has from now on.
+            git: the same for the overlay of a repository that is elsewhere; empty: there is none.
         """
         with _Reporting("make a layer", self.path):
             while True:
@@ -622,18 +661,25 @@ class _Pool:
                     break
                 except FileExistsError:
                     continue
-            for name in ("upper", "work"):
-                os.mkdir(f"{self.path}/{layer}/{name}", 0o700)
-            upper = f"{self.path}/{layer}/upper"
-            details = os.stat(like)
-            if (details.st_uid, details.st_gid) != (os.geteuid(), os.getegid()):
-                try:
-                    os.chown(upper, details.st_uid, details.st_gid)
-                except PermissionError:
-                    pass  # a workspace of another user: what is made in it is the caller's
-            os.chmod(upper, stat.S_IMODE(details.st_mode))
-            os.utime(upper, ns=(details.st_atime_ns, details.st_mtime_ns))
+            self._fill(f"{self.path}/{layer}", like)
+            if git:
+                os.mkdir(f"{self.path}/{layer}/{GIT}", 0o700)
+                self._fill(f"{self.path}/{layer}/{GIT}", git)
         return layer
+
+    @staticmethod
+    def _fill(place: str, like: str) -> None:
+        for name in ("upper", "work"):
+            os.mkdir(f"{place}/{name}", 0o700)
+        upper = f"{place}/upper"
+        details = os.stat(like)
+        if (details.st_uid, details.st_gid) != (os.geteuid(), os.getegid()):
+            try:
+                os.chown(upper, details.st_uid, details.st_gid)
+            except PermissionError:
+                pass  # a workspace of another user: what is made in it is the caller's
+        os.chmod(upper, stat.S_IMODE(details.st_mode))
+        os.utime(upper, ns=(details.st_atime_ns, details.st_mtime_ns))
 
     def adopt(self, path: str) -> str:
         """Make a layer of a directory with ``upper`` and ``work``; its id, which a set has to name, as of ``make``."""
@@ -688,27 +734,31 @@ class _Reporting:
 # ---------------------------------------------------------------- all sets
 
 
-def begin(state: str, name: str, workspace: str, doing: str, session: str = "") -> Held:
+def begin(
+    state: str, name: str, workspace: str, doing: str, session: str = "", repository: str = "", seat: str = ""
+) -> Held:
     """Take the change set ``name`` of ``workspace``, or make it.
 
     Args:
         workspace: absolute, without links; a set belongs to one directory.
         doing: what the lock is taken for, for people: "a run (session 1a2b3c)".
         session: the id of the session that will run on it.
+        repository, seat: as of ``ChangeSet``.
 
     Raises:
-        ChangeSetError: the name cannot be one, the set is another workspace's, or it is in use.
+        ChangeSetError: the name cannot be one, the set is another workspace's, or repository's, or it is in use.
         HostError: it cannot be made.
     """
     details = _workspace(workspace)
+    git = (repository, _workspace(repository).st_ino if repository else 0, seat)
     place(state, name)  # a name that cannot be one is refused before anything is made
     while True:
         try:
             held = take(state, name, doing)
         except NotThere:
             with _Pool(state) as pool:
-                layer = pool.make(workspace)
-                fields = (details.st_dev, details.st_ino, time.time_ns(), session, (layer,))
+                layer = pool.make(workspace, repository)
+                fields = (details.st_dev, details.st_ino, time.time_ns(), session, (layer,), (), "", *git)
                 try:
                     held = _make(state, ChangeSet(name, workspace, *fields), doing)
                 except NameTaken:
@@ -718,6 +768,7 @@ def begin(state: str, name: str, workspace: str, doing: str, session: str = "") 
                 return held
         try:
             _same_workspace(held.meta, workspace, details)
+            _same_repository(held.meta, git)
             if session:
                 held.update(session=session)
         except BaseException:
@@ -932,6 +983,12 @@ def _same_workspace(found: ChangeSet, workspace: str, details: os.stat_result) -
     else:
         return
     raise ChangeSetError("use the change set", cause, fix=("use another name: --review=NAME",))
+
+
+def _same_repository(found: ChangeSet, git: tuple[str, int, str]) -> None:
+    if (found.repository, found.repository_inode, found.seat) != git:
+        cause = f"the workspace has another repository than when the change set {found.name!r} was made"
+        raise ChangeSetError("use the change set", cause, fix=("use another name: --review=NAME",))
 
 
 def _taken(name: str) -> NameTaken:

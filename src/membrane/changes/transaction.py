@@ -40,6 +40,7 @@ import stat
 from ..errors import Conflict, HostError, MembraneError
 from ..host import syscalls
 from ..host.writing import write_all
+from .grafted import APART, Grafted
 from .ops import GitLock, Op, conflict, is_as_made, is_empty, is_ours, mark_of, status_at
 from .stagefiles import copy_small, copy_tree, read, remove_path, remove_tree, write
 from .tree import Parents, copy_file, digest, look_at, open_below, open_directory
@@ -141,6 +142,7 @@ class Stage:
         try:
             write(f"{self._home}/{_PLACE}", {"format": _FORMAT, "workspace": self._root, "inside": self.inside})
             self._make()
+            self._check_graft()
         except BaseException:
             self.close()
             raise
@@ -198,6 +200,16 @@ class Stage:
             os.close(home)
             os.rmdir(f"{self._home}/try")
         return False
+
+    def _check_graft(self) -> None:
+        """One stage, from which rename(2) leads to the workspace, has to lead to its repository as well.
+
+        Raises:
+            HostError: it does not.
+        """
+        if isinstance(self._root_fd, Grafted) and not syscalls.one_mount(self.fd, self._root_fd.git):
+            self.drop()
+            raise HostError("put changes in place in one transaction", APART, target=self._root)
 
     def _remove_leftovers(self) -> None:
         """Remove what an apply left that ended before its journal was written."""

@@ -28,6 +28,7 @@ import stat
 
 from ..errors import HostError
 from ..host import syscalls
+from .grafted import GIT, Grafted, below, is_graft
 from .model import CLOSED, Change, Side, side
 
 TYPE_CHECKING = False
@@ -60,6 +61,7 @@ def open_below(root_fd: int, path: str, flags: int) -> int:
     Raises:
         OSError: as openat2(2); ELOOP for a link on the way, EXDEV for another file system.
     """
+    root_fd, path = below(root_fd, path)
     return syscalls.openat2(root_fd, path or ".", flags | os.O_NOFOLLOW, 0, BELOW)
 
 
@@ -83,6 +85,8 @@ class Parents:
         Raises:
             OSError: as ``open_below``.
         """
+        if is_graft(self._root_fd, path):
+            return below(self._root_fd, path)[0], "."
         parent, _, name = path.rpartition("/")
         if self._fd < 0 or parent != self._path:
             self.close()
@@ -111,6 +115,7 @@ def look(root_fd: int, path: str) -> Side | None:
     Raises:
         OSError: it cannot be known, as where a link is on the way.
     """
+    root_fd, path = below(root_fd, path)
     parent, _, name = path.rpartition("/")
     try:
         fd = open_below(root_fd, parent, os.O_PATH | os.O_DIRECTORY)
@@ -467,13 +472,18 @@ class Copy:
         try:
             with os.scandir(fd) as listing:
                 for entry in listing:
+                    inner = f"{path}/{entry.name}".lstrip("/")
+                    if is_graft(self.layers[layer], inner):
+                        continue
                     there = look_at(fd, entry.name)
                     if there is not None:
-                        out.append((entry.name, self._as_made(layer, f"{path}/{entry.name}".lstrip("/"), there)))
+                        out.append((entry.name, self._as_made(layer, inner, there)))
                     if len(out) > MOST_CHANGES:
                         raise TooMuch("list the changes", f"more than {MOST_CHANGES} names differ")
         finally:
             os.close(fd)
+        if not path and isinstance(self.layers[layer], Grafted) and (graft := self._layer(layer, GIT)) is not None:
+            out.append((GIT, graft))
         return out
 
     def _named(self, layer: int, path: str) -> list[tuple[str, bool]]:
@@ -485,6 +495,8 @@ class Copy:
                 for entry in listing:
                     # By the kind that the listing gives, without a look at each: a whiteout is a device.
                     gone = False
+                    if not path and is_graft(self.layers[layer], entry.name):
+                        continue
                     if not (entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False)):
                         there = look_at(fd, entry.name)
                         gone = there is not None and is_whiteout(there)
@@ -493,7 +505,7 @@ class Copy:
                         raise TooMuch("list the changes", f"more than {MOST_CHANGES} names differ")
         finally:
             os.close(fd)
-        return out
+        return [*out, (GIT, False)] if not path and isinstance(self.layers[layer], Grafted) else out
 
     def _base_names(self, path: str) -> list[str]:
         try:

@@ -281,6 +281,15 @@ def rename_new(directory: int, name: str, other_directory: int, other_name: str)
     _check(result, "renameat2", name)
 
 
+def one_mount(one: int, other: int) -> bool:
+    """Does rename(2) lead from one directory to another?  Asked with names that cannot be moved, so nothing is."""
+    try:
+        rename_new(one, ".", other, ".")
+    except OSError as error:
+        return error.errno != errno.EXDEV
+    return True
+
+
 def exchange(directory: int, name: str, other_directory: int, other_name: str) -> None:
     """renameat2(2) RENAME_EXCHANGE: two names of one mount change places in one step.
 

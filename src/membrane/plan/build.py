@@ -123,20 +123,32 @@ def _refuse_review(policy: Policy, facts: HostFacts) -> None:
         raise _unbound(
             "policy", "workspace: review has no effect with files, which are rules over the host's tree", live
         )
-    for path, mode in facts.repository.shown:
-        if mode == "rw":
-            # Its refs, objects and configuration belong to the other work trees as well: an overlay over a part of
-            # them would show this one a repository that moves under its copy.
-            cause = f"workspace: review: the repository of the workspace is outside of it, in {path}, and not reviewed"
-            main = path.removesuffix("/.git")
-            fixes = (f"review the main work tree: cd {main}",) if main != path else ()
-            fixes = (*fixes, f"review a clone, and fetch from it: git clone {facts.workspace} ELSEWHERE", live)
-            raise _unbound("policy", cause, *fixes)
+    outside = [path for path, mode in facts.repository.shown if mode == "rw"]
+    repository = facts.reviewed.repository
+    if outside and any(mounts.inside(path, outside[0]) for path in (facts.home, facts.state)):
+        cause = f"workspace: review: the repository of the workspace is {outside[0]}, which holds the home or our state"
+        raise _unbound("policy", cause, "move the repository to a directory of its own", live)
+    if outside and (len(outside) > 1 or mounts.inside(facts.workspace, outside[0])):
+        cause = f"workspace: review: the repository of the workspace is outside of it, in {outside[0]}, and "
+        cause += "has more work trees than are kept apart" if len(outside) > 1 else "the workspace lies in it"
+        raise _unbound(
+            "policy", cause, f"review a clone, and fetch from it: git clone {facts.workspace} ELSEWHERE", live
+        )
+    if outside != [repository][: bool(repository)]:
+        cause = (
+            f"workspace: review: the change set {facts.reviewed.name} was made with another repository of the workspace"
+        )
+        raise _unbound("policy", cause, "use another name: --review=NAME", live)
     for rule in policy.mounts:
         source, _target = mounts.places(rule, facts)
         if rule.mode == "rw" and source and mounts.inside(facts.workspace, source):
             cause = f"workspace: review: the mount of {source} holds the workspace, and is not reviewed"
             raise _unbound(str(rule.origin), cause, "mount it read-only", f"run membrane in {source}", live)
+        if rule.mode == "rw" and source and repository and _overlap(source, repository):
+            cause = (
+                f"workspace: review: the mount of {source} and the repository of the workspace, {repository}, overlap"
+            )
+            raise _unbound(str(rule.origin), cause, "leave the mount out: the repository is in the view", live)
 
 
 def _refuse_link(where: str, source: str, writable: list[str], facts: HostFacts) -> None:
@@ -247,8 +259,13 @@ def _unbound(where: str, cause: str, *fix: str) -> PolicyError:
     return PolicyError("bind a rule", cause, where=where, fix=fix)
 
 
-def bindings(policy: Policy, devices: Sequence[DeviceFact] = ()) -> tuple[RuleBinding, ...]:
-    """Each rule with the mechanisms that bind it; ``devices``: the nodes that were found for its names."""
+def bindings(policy: Policy, devices: Sequence[DeviceFact] = (), repository: str = "") -> tuple[RuleBinding, ...]:
+    """Each rule with the mechanisms that bind it.
+
+    Args:
+        devices: the nodes that were found for its names.
+        repository: that of a reviewed workspace which is elsewhere; empty: there is none.
+    """
     out: list[RuleBinding] = []
     review = policy.workspace == "review"
     for field in keys.FIELDS:
@@ -266,6 +283,9 @@ def bindings(policy: Policy, devices: Sequence[DeviceFact] = ()) -> tuple[RuleBi
     if review:
         kept = "overlayfs: changes are kept in the change set, and the workspace is not written"
         out.append(RuleBinding("workspace: review", "policy", (kept, "protected names are held back by apply")))
+        if repository:
+            said = "overlayfs: it is in the same change set", "what is of other work trees is never applied"
+            out.append(RuleBinding(f"workspace: review: {repository}", "built-in", said))
     return (*out, *containers.bindings(policy))
 
 
@@ -315,7 +335,11 @@ def build(policy: Policy, facts: HostFacts) -> SandboxPlan:
         base_kuid=BASE_KUID if facts.root else 0,
         uid=facts.uid,
         gid=facts.gid,
-        bindings=(*bindings(policy, facts.devices), *of_system, *of_image),
+        bindings=(
+            *bindings(policy, facts.devices, facts.reviewed.repository if facts.reviewed is not None else ""),
+            *of_system,
+            *of_image,
+        ),
         stores=tuple(stores),
         inspect=network.inspects(policy),
         trust=trust,

@@ -196,6 +196,8 @@ def plan_hardening(policy: Policy, facts: HostFacts, home: str) -> HardeningPlan
             user_namespaces=policy.user_namespaces,
         )
     writable = [*WRITABLE_SCRATCH, facts.workspace]
+    if policy.workspace == "review" and facts.reviewed is not None and facts.reviewed.repository:
+        writable.append(facts.reviewed.repository)
     if policy.view == "project":
         writable.append(home)
     writable += [places(rule, facts)[1] for rule in policy.mounts if rule.mode == "rw"]

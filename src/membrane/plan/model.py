@@ -66,6 +66,7 @@ class Repository(Value):
 
     shown: tuple[tuple[str, Literal["ro", "rw"]], ...] = ()  # (directory, how), outer ones first
     hidden: tuple[str, ...] = ()  # other work trees of the same repository that lie in one of them
+    own: str = ""  # what ``.git`` names: the first that is shown, or in it
     warning: str = ""  # why what ``.git`` names is not shown
 
 
@@ -91,6 +92,10 @@ class Reviewed(Value):
     name: str
     lowers: tuple[str, ...]  # frozen layers, the newest first, and the layer of whiteouts
     layer: str  # what is changed now
+    # Of a workspace whose repository is elsewhere: that, its frozen layers, and what is changed of it.
+    repository: str = ""
+    git_lowers: tuple[str, ...] = ()
+    git_layer: str = ""
 
 
 class ImageTree(Value):

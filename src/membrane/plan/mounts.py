@@ -206,7 +206,8 @@ def as_found(policy: Policy, facts: HostFacts) -> tuple[Policy, tuple[str, ...]]
     """``policy`` as this machine makes it, and what to say about that.
 
     Each git directory that the workspace keeps elsewhere, and no rule names, becomes a mount; under file rules
-    (``files``, ``srt``) the lists say what is open, and nothing is added.  Optional sockets that cannot be opened go.
+    (``files``, ``srt``) the lists say what is open, and nothing is added.  In a reviewed workspace they
+    are an overlay (``base``).  Optional sockets that cannot be opened go.
     """
     sockets, warnings = _sockets_that_open(policy, facts)
     rules: list[MountRule] = []
@@ -219,7 +220,7 @@ def as_found(policy: Policy, facts: HostFacts) -> tuple[Policy, tuple[str, ...]]
         rules += [
             MountRule(path, mode, Origin("built-in", "the repository of the workspace"))
             for path, mode in facts.repository.shown
-            if (path, path) not in named
+            if (path, path) not in named and policy.workspace != "review"
         ]
         if facts.repository.warning:
             warnings.append(facts.repository.warning)
@@ -493,8 +494,11 @@ def _masks(policy: Policy, facts: HostFacts, ops: Sequence[MountOp] = ()) -> lis
 def kept(operations: Iterable[MountOp], state: str) -> list[str]:
     """Directories of our state that the command writes and that outlive it: what ``limits.disk`` bounds together."""
     out: list[str] = []
-    for op in operations:
-        source = op.source if isinstance(op, Bind) and op.writable else op.layer if isinstance(op, Overlay) else ""
+    sources = [
+        op.source if isinstance(op, Bind) and op.writable else op.layer if isinstance(op, Overlay) else ""
+        for op in operations
+    ]
+    for source in sorted(sources, key=lambda path: path.count("/")):  # one may be in another
         if inside(source, state) and not any(inside(source, other) for other in out):
             out.append(source)
     return out
@@ -576,16 +580,22 @@ def base(policy: Policy, facts: HostFacts) -> tuple[MountOp, ...]:
             ops.append(Tmpfs(LOGINS, 0o700, size))
     if nested:
         ops += containers.operations(policy, facts, workspace_key(facts.workspace))
+    overlays = _overlays(facts) if policy.workspace == "review" else []
     # Outer trees first: of two rules the innermost decides, as in ``decide``.
     for rule in sorted(policy.mounts, key=lambda rule: places(rule, facts)[1].count("/")):
         source, target = places(rule, facts)
+        if len(overlays) > 1 and target.count("/") > overlays[0].target.count("/"):
+            ops.append(overlays.pop(0))
         if source != facts.workspace:  # the enclosing repository may be the workspace itself
             ops.append(Bind(source, target, writable=rule.mode == "rw", own=True, make=True, origin=str(rule.origin)))
     if policy.workspace == "review":
+        ops += overlays
         assert facts.reviewed is not None  # else ``build.refuse`` has stopped it
-        lowers = (*facts.reviewed.lowers, facts.workspace)
-        origin = f"change set {facts.reviewed.name}"
-        ops.append(Overlay(facts.workspace, lowers, facts.reviewed.layer, make=True, own=True, origin=origin))
+        if facts.reviewed.repository:
+            # What it names is kept apart under that name: it is in no change set.
+            pointer = f"{facts.workspace}/.git"
+            ops.append(Bind(pointer, pointer, own=True, origin="the repository of the workspace"))
+            ops += _workspace_pins(ops, facts.reviewed.repository)
     else:
         ops.append(Bind(facts.workspace, facts.workspace, writable=True, own=True, make=True, origin="workspace"))
     ops += _workspace_pins(ops, facts.workspace)
@@ -596,6 +606,19 @@ def base(policy: Policy, facts: HostFacts) -> tuple[MountOp, ...]:
     ops += _host_sockets(policy, facts)
     ops += _masks(policy, facts, ops)
     return tuple(_only_private_mount_points(ops, policy.view, facts.state))
+
+
+def _overlays(facts: HostFacts) -> list[Overlay]:
+    """Of a reviewed workspace: that of its repository, where it is elsewhere, and that of its files."""
+    found = facts.reviewed
+    assert found is not None  # else ``build.refuse`` has stopped it
+    origin = f"change set {found.name}"
+    lowers = (*found.lowers, facts.workspace)
+    out = [Overlay(facts.workspace, lowers, found.layer, make=True, own=True, origin=origin)]
+    if found.repository:
+        path, lowers = found.repository, (*found.git_lowers, found.repository)
+        out.insert(0, Overlay(path, lowers, found.git_layer, make=True, own=True, origin=f"{origin}: its repository"))
+    return out
 
 
 def _run(policy: Policy, facts: HostFacts) -> list[MountOp]:

@@ -392,6 +392,8 @@ class Boundary(ABC):
                         f"membrane itself is installed in {op.target}, which the command cannot change; what has to "
                         "write there needs an installation elsewhere, such as by pipx (this is said once)"
                     )
+        if facts.reviewed is not None and facts.reviewed.repository:
+            operations += self._hidden_in(facts, facts.reviewed.repository)
         if self.policy.open_files:
             operations += mounts.frozen("/", installed.running())
         operations += self._beside
@@ -512,6 +514,12 @@ class Boundary(ABC):
         for warning in warnings:
             self._warn(warning)
         return files
+
+    def _hidden_in(self, facts: HostFacts, repository: str) -> list[MountOp]:
+        """Masks over what rules hide, and over sockets, in the repository of a reviewed workspace that is elsewhere."""
+        rules = tuple(rule for rule in self.policy.paths if rule.effect == "hide")
+        found = self._scan(facts, repository, rules)
+        return list(mounts.workspace(repository, *mounts.reviewed(found.hits, found.pins)))
 
     def _white_out(
         self, root: str, rules: tuple[PathRule, ...], found: ScanResult, empty: frozenset[str]

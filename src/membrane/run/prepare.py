@@ -115,10 +115,13 @@ class PreparedRun:
                 self.changes, self.facts = cell.begin(policy, self.facts, self.id)
                 if self.facts.reviewed != would:
                     self.plan = backend.plan(policy, self.facts)
-                if not self.facts.root and (
-                    said := cell.unwritable(self.facts.workspace, self.facts.uid, self.facts.gid)
-                ):
-                    self.warnings = (*self.warnings, said)
+                trees = [
+                    self.facts.workspace,
+                    *([self.changes.meta.repository] if self.changes.meta.repository else []),
+                ]
+                for tree in trees if not self.facts.root else ():
+                    if said := cell.unwritable(tree, self.facts.uid, self.facts.gid):
+                        self.warnings = (*self.warnings, said)
             else:
                 self.plan = backend.plan(policy, self.facts)
             if self.facts.image is not None and not request.command:
@@ -285,4 +288,7 @@ def make_plan(policy: Policy, command: tuple[str, ...] = (), *, backend: Backend
     finder = Finder(facts.workspace, mounts.home_store(policy, facts), dict(plan.environment))
     empty = finder.find(found.hits, found.named, patterns).paths
     operations = list(mounts.workspace(facts.workspace, hits, pins, empty=empty))
+    if facts.reviewed is not None and facts.reviewed.repository:
+        found = scan(facts.reviewed.repository, tuple(rule for rule in policy.paths if rule.effect == "hide"))
+        operations += mounts.workspace(facts.reviewed.repository, *mounts.reviewed(found.hits, found.pins))
     return plan.replace(mounts=(*plan.mounts, *operations))

@@ -126,7 +126,7 @@ def _list(invocation: Invocation, state: str, home: str) -> int:
 
 
 def _facts(found: store.ChangeSet, state: str) -> dict[str, Any]:
-    files, size, whole = _measure(store.uppers(state, found.layers))
+    files, size, whole = _measure(store.all_uppers(state, found))
     busy = store.in_use(state, found.name)
     return {
         "name": found.name,

@@ -47,27 +47,31 @@ def find(workspace: str) -> Repository:
     Returns:
         What is to be shown and hidden, or why it is not shown.  Files that cannot be read name nothing.
     """
-    pointer = f"{workspace}/.git"
-    try:
-        if not stat.S_ISREG(os.lstat(pointer).st_mode):
-            return NONE
-    except OSError:
-        return NONE
-    named = _line(pointer, "gitdir: ")
-    if not named:
-        return NONE
-    own = os.path.realpath(os.path.join(workspace, named))
-    if inside(own, workspace) or not os.path.isfile(f"{own}/HEAD"):
+    pointer, own = f"{workspace}/.git", named(workspace)
+    if not own:
         return NONE
     common = _line(f"{own}/commondir")
     if common:
         return _linked(workspace, own, os.path.realpath(os.path.join(own, common)))
     if _worktree(own) == workspace or _is_index_of(f"{own}/index", workspace):
-        return Repository(((own, "rw"),))
+        return Repository(((own, "rw"),), own=own)
     return Repository(
         warning=f"{pointer} leads to {own}, which does not name this directory as its work tree: git will not find it. "
         f"If it is yours: --mount {own}:rw"
     )
+
+
+def named(workspace: str) -> str:
+    """The git directory outside of ``workspace`` that its ``.git`` file names, without links; empty: none is there."""
+    pointer = f"{workspace}/.git"
+    try:
+        if not stat.S_ISREG(os.lstat(pointer).st_mode):
+            return ""
+    except OSError:
+        return ""
+    line = _line(pointer, "gitdir: ")
+    own = os.path.realpath(os.path.join(workspace, line)) if line else ""
+    return own if own and not inside(own, workspace) and os.path.isfile(f"{own}/HEAD") else ""
 
 
 def _linked(workspace: str, own: str, common: str) -> Repository:
@@ -82,7 +86,7 @@ def _linked(workspace: str, own: str, common: str) -> Repository:
     holder = os.path.dirname(own)
     names = _names(holder)
     if len(names) > _MOST_WORKTREES:
-        return Repository(((common, "rw"), (holder, "ro"), (own, "rw")))
+        return Repository(((common, "rw"), (holder, "ro"), (own, "rw")), own=own)
     for name in names:
         other = f"{holder}/{name}"
         if other == own:
@@ -93,7 +97,7 @@ def _linked(workspace: str, own: str, common: str) -> Repository:
         shown.append((other, "ro"))
         if inside(place, common) and place != other and not inside(workspace, place) and os.path.isdir(place):
             hidden.append(place)
-    return Repository(tuple(shown), tuple(hidden))
+    return Repository(tuple(shown), tuple(hidden), own=own)
 
 
 def _is_below(own: str, common: str) -> bool:

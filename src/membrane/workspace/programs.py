@@ -84,7 +84,7 @@ def named(root: str, gits: Iterable[str]) -> Iterator[tuple[str, str, str]]:
 
     Args:
         root: the workspace, resolved.
-        gits: git directories inside it, relative.
+        gits: git directories inside it, relative; absolute: that of the workspace itself, which is elsewhere.
 
     ``directory`` is relative to the workspace, ``target`` relative to it or absolute.  ``kind``: "any", "file", or
     "there" for a file that counts only where it is.
@@ -93,7 +93,7 @@ def named(root: str, gits: Iterable[str]) -> Iterator[tuple[str, str, str]]:
     budget = [MOST_FILES]
     trees = {"": None}
     for git in gits:
-        place = f"{root}/{git}" if git else root
+        place = os.path.join(root, git) if git else root
         rows = [row for name in ("config", "config.worktree") for row in _read(place, name, budget, 0)]
         own = work_trees(root, git, rows)
         trees |= dict.fromkeys(own)
@@ -164,8 +164,9 @@ def work_trees(root: str, git: str, rows: Iterable[tuple[str, str, str]]) -> tup
         rows: the settings of its configuration, as ``_read`` gives them.
     """
     parent, _, name = git.rpartition("/")
-    found = {parent if fold(name) in GIT_NAMES else git: None}
-    place = f"{root}/{git}" if git else root
+    # Of a repository elsewhere the workspace is one of the trees (``gitdirs.find``), whatever it says of others.
+    found = {"" if git.startswith("/") else parent if fold(name) in GIT_NAMES else git: None}
+    place = os.path.join(root, git) if git else root
     named = [os.path.join(base, _home(value)) for base, key, value in rows if key == "core.worktree" and value]
     for each in (*named, *_linked(place)):
         path = os.path.normpath(each)

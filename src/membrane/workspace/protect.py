@@ -338,7 +338,7 @@ def existing(root: str, gits: Iterable[str], hits: Iterable[ScanHit]) -> Existin
 
     Args:
         root: the workspace, resolved.
-        gits: git directories inside it, relative.
+        gits: git directories inside it, relative; absolute, as in ``hits``: of a repository that is elsewhere.
         hits: the protected hits of the walk.
 
     Only paths inside the workspace come out: a link never adds a mount elsewhere.  Configuration that cannot be
@@ -368,7 +368,10 @@ def existing(root: str, gits: Iterable[str], hits: Iterable[ScanHit]) -> Existin
     for hit in hits:
         if hit.link and fold(hit.path.rpartition("/")[2]) in _LINKED and _in_named(hit.path):
             continue  # a git directory of links to another's data, as repo(1) and git-new-workdir make it
-        if hit.link:
+        if hit.link and hit.path.startswith("/"):
+            target = _readlink(hit.path)
+            follow("", os.path.join(_parent(hit.path), target) if target else "")
+        elif hit.link:
             follow(_parent(hit.path), _readlink(f"{root}/{hit.path}"))
         elif hit.directory and fold(hit.path.rpartition("/")[2]) == "hooks":
             for name, target in _links_in(f"{root}/{hit.path}"):

@@ -13,22 +13,26 @@ from pathlib import Path
 
 from membrane.changes.apply import Engine
 from membrane.changes.base import MARGIN
+from membrane.changes.grafted import Grafted
 from membrane.changes.model import Change
 from membrane.changes.red import Judge
 from membrane.changes.tree import Copy, paired
 from membrane.host import syscalls
 
 
-def _inside(base: str, layers: list[str], script: str) -> None:
-    """In a child: the layers over ``base``, in namespaces of its own, and ``script`` there."""
+def _inside(base: str, layers: list[str], script: str, repository: str = "") -> None:
+    """In a child: the layers over ``base``, and over a repository elsewhere, in namespaces of its own; ``script``."""
     uid, gid = os.geteuid(), os.getegid()
     syscalls.unshare(syscalls.CLONE_NEWUSER | syscalls.CLONE_NEWNS)
     for name, row in (("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {gid} 1")):
         Path("/proc/self", name).write_text(row)
     syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
-    lower = ":".join([*(f"{layer}/upper" for layer in layers[-2::-1]), base])
-    options = f"lowerdir={lower},upperdir={layers[-1]}/upper,workdir={layers[-1]}/work,userxattr,index=off,xino=off"
-    syscalls.mount("overlay", base, "overlay", 0, options)
+    for tree, part in ((base, ""), (repository, "/git")):
+        if tree:
+            lower = ":".join([*(f"{layer}{part}/upper" for layer in layers[-2::-1]), tree])
+            last = f"{layers[-1]}{part}"
+            options = f"lowerdir={lower},upperdir={last}/upper,workdir={last}/work,userxattr,index=off,xino=off"
+            syscalls.mount("overlay", tree, "overlay", 0, options)
     os.chdir(base)
     exec(script, {"__name__": "__main__"})
 
@@ -75,7 +79,7 @@ class Workspace:
 
     def begin(self) -> None:
         """What is in the workspace now is what it holds at the start; what comes later is the host's doing."""
-        latest = max(os.lstat(path).st_ctime_ns for path in (self.base, *self.base.rglob("*")))
+        latest = max(os.lstat(path).st_ctime_ns for top in self.trees for path in (top, *top.rglob("*")))
         self.begun = latest + MARGIN + 1
         while time.time_ns() < self.begun:
             os.sched_yield()
@@ -86,6 +90,10 @@ class Workspace:
             probe.unlink()
             if late:
                 return
+
+    @property
+    def trees(self) -> list[Path]:
+        return [self.base]
 
     @property
     def layer(self) -> Path:
@@ -137,6 +145,44 @@ class Workspace:
         with self.copy(hidden) as copy:
             found = copy.changes()
             return Judge(copy, str(self.base)).all(paired(copy, found) if pair else found)
+
+
+class Elsewhere(Workspace):
+    """A workspace, ``base``, that has its repository in ``git``, made by ``make``."""
+
+    def __init__(self, place: Path, git: Path, seat: str, make: Callable[[], object]) -> None:
+        self.git, self.seat = git, seat
+        super().__init__(place)
+        self.base.rmdir()
+        make()
+
+    @property
+    def trees(self) -> list[Path]:
+        return [self.base, self.git]
+
+    def add_layer(self) -> None:
+        super().add_layer()
+        for name in ("upper", "work"):
+            (self.layers[-1] / "git" / name).mkdir(parents=True)
+
+    def run(self, script: str) -> None:
+        _in_a_fork(lambda: _inside(str(self.base), [str(layer) for layer in self.layers], script, str(self.git)))
+
+    @contextmanager
+    def copy(self, hidden: Callable[[str], bool] | None = None) -> Iterator[Copy]:
+        gits = [self.git, *(layer / "git/upper" for layer in self.layers)]
+        opened = [os.open(place, os.O_RDONLY | os.O_DIRECTORY) for place in (self.base, *self.uppers, *gits)]
+        half = len(opened) // 2
+        try:
+            trees = [Grafted(*both, self.seat) for both in zip(opened[:half], opened[half:], strict=True)]
+            copy = Copy(trees[0], trees[1:], hidden)
+            try:
+                yield copy
+            finally:
+                copy.close()
+        finally:
+            for fd in opened:
+                os.close(fd)
 
 
 def kinds(changes: list[Change]) -> list[tuple[str, str]]:

@@ -550,6 +550,32 @@ def test_a_linked_work_tree_never_points_to_nothing(made: Workspace) -> None:
     assert git(made.base / "wt", "status", "--porcelain") == ""
 
 
+def test_an_undo_of_the_first_commit_leaves_a_branch_without_one(tmp_path: Path) -> None:
+    made = Workspace(tmp_path / "w")
+    git(made.base, "init", "-q")
+    made.begin()
+    inside(made, "git('commit', '-q', '--allow-empty', '-m', 'one'); git('branch', 'side')")
+    assert apply(made).refused == ()
+    with engine(made) as each:
+        assert each.undo() == []
+    assert git(made.base, "symbolic-ref", "HEAD") == "refs/heads/main\n" and git(made.base, "branch") == ""
+    apply(made)
+    git(made.base, "switch", "-q", "side")  # the control: on this one somebody is by now
+    with pytest.raises(Conflict), engine(made) as each:
+        each.undo()
+
+
+def test_the_state_of_a_merge_goes_without_its_linked_work_tree(made: Workspace) -> None:
+    git(made.base, "worktree", "add", "-q", "wt")
+    state = made.base / ".git/worktrees/wt/MERGE_HEAD"
+    state.write_text(git(made.base, "rev-parse", "old"))
+    made.begin()
+    inside(made, "os.chdir('wt'); write('new', 'x'); git('add', 'new'); git('commit', '-qm', 'merged')")
+    assert apply(made).refused == ()
+    assert not state.exists() and git(made.base / "wt", "log", "-1", "--format=%s") == "merged\n"
+    fsck(made.base)
+
+
 def test_a_linked_work_tree_goes_as_a_whole(made: Workspace) -> None:
     git(made.base, "worktree", "add", "-q", "wt")
     made.begin()

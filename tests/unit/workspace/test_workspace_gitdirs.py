@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from membrane.plan.model import Repository
-from membrane.workspace.gitdirs import NONE, find
+from membrane.workspace.gitdirs import NONE, find, named
 
 ENVIRONMENT = {
     "PATH": os.environ["PATH"],
@@ -47,7 +47,9 @@ def test_a_linked_worktree_shows_the_common_directory_and_freezes_its_siblings(r
     git(repo, "worktree", "add", "-q", "../wt", "-b", "one")
     git(repo, "worktree", "add", "-q", "../other", "-b", "two")
     common = f"{repo}/.git"
-    assert find(str(repo.parent / "wt")) == Repository(((common, "rw"), (f"{common}/worktrees/other", "ro")))
+    assert find(str(repo.parent / "wt")) == Repository(
+        ((common, "rw"), (f"{common}/worktrees/other", "ro")), own=f"{common}/worktrees/wt"
+    )
 
 
 def test_worktrees_inside_of_a_bare_repository_are_hidden_from_each_other(repo: Path) -> None:
@@ -56,14 +58,15 @@ def test_worktrees_inside_of_a_bare_repository_are_hidden_from_each_other(repo: 
     git(bare, "worktree", "add", "-q", "one")
     git(bare, "worktree", "add", "-q", "two")
     assert find(str(bare / "one")) == Repository(
-        ((str(bare), "rw"), (f"{bare}/worktrees/two", "ro")), (str(bare / "two"),)
+        ((str(bare), "rw"), (f"{bare}/worktrees/two", "ro")), (str(bare / "two"),), f"{bare}/worktrees/one"
     )
 
 
 def test_a_worktree_that_was_made_inside_stays_the_commands_own(repo: Path) -> None:
     git(repo, "worktree", "add", "-q", "../wt", "-b", "one")
     git(repo.parent / "wt", "worktree", "add", "-q", "inner", "-b", "two")
-    assert find(str(repo.parent / "wt")) == Repository(((f"{repo}/.git", "rw"),))
+    own = f"{repo}/.git/worktrees/wt"
+    assert find(str(repo.parent / "wt")) == Repository(((f"{repo}/.git", "rw"),), own=own)
 
 
 def test_a_submodule_is_named_by_its_configuration(repo: Path) -> None:
@@ -71,17 +74,18 @@ def test_a_submodule_is_named_by_its_configuration(repo: Path) -> None:
     top.mkdir()
     git(top, "init", "-q")
     git(top, "submodule", "--quiet", "add", str(repo), "sub")
-    assert find(str(top / "sub")) == Repository(((f"{top}/.git/modules/sub", "rw"),))
+    own = f"{top}/.git/modules/sub"
+    assert find(str(top / "sub")) == Repository(((own, "rw"),), own=own)
 
 
 def test_a_separate_git_directory_is_known_by_its_index(repo: Path) -> None:
     apart, work = repo.parent / "apart", repo.parent / "work"
     git(repo.parent, "clone", "-q", "--separate-git-dir", str(apart), str(repo), str(work))
-    assert find(str(work)) == Repository(((str(apart), "rw"),))
+    assert find(str(work)) == Repository(((str(apart), "rw"),), own=str(apart))
     os.utime(work / "a", (0, 0))  # another change time: it is not the file of the index any more
     shutil.copy(work / "a", work / "b")
     os.replace(work / "b", work / "a")
-    assert not find(str(work)).shown
+    assert not find(str(work)).shown and named(str(work)) == str(apart)
 
 
 def planted(repo: Path, text: str) -> Repository:

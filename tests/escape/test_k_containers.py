@@ -355,14 +355,14 @@ def test_K62_what_another_user_of_the_sandbox_closes_is_removed_as_the_documents
     try:
         inside = containers.run("rm", "-r", "plain", "ruled")
         assert inside.returncode == 1 and "'ruled': Device or resource busy" in inside.stderr, inside
-        assert [path.name for path in containers.workspace.iterdir()] == ["ruled"]
+        assert not (containers.workspace / "plain").exists()
         with pytest.raises(PermissionError):
             os.listdir(containers.workspace / "ruled")
     finally:
         text = (Path(__file__).parents[2] / "docs" / "containers.md").read_text()
         [advised] = re.findall(r"`(unshare [^`]*) DIR` removes them", text)
         subprocess.run([*advised.split(), "ruled"], cwd=containers.workspace, check=True)
-    assert list(containers.workspace.iterdir()) == []
+    assert not (containers.workspace / "ruled").exists()
 
 
 def test_K62_no_run_can_make_the_next_one_impossible(containers: Box) -> None:

@@ -318,6 +318,25 @@ def load_destination_port() -> bytes:
     return _payload(_TRANSPORT_HEADER, 2, 2)
 
 
+def load_source_port() -> bytes:
+    """Load the TCP or UDP source port; the protocol must have been compared."""
+    return _payload(_TRANSPORT_HEADER, 0, 2)
+
+
+def set_udp_port(port: int, *, source: bool = False) -> bytes:
+    """Write another destination or source port, and the checksum, into a UDP packet (net/netfilter/nft_payload.c)."""
+    write = _expression(
+        "payload",
+        attribute(5, _REGISTER_1),  # NFTA_PAYLOAD_SREG
+        attribute(2, _u32(_TRANSPORT_HEADER)),
+        attribute(3, _u32(0 if source else 2)),
+        attribute(4, _u32(2)),
+        attribute(6, _u32(1)),  # NFTA_PAYLOAD_CSUM_TYPE: NFT_PAYLOAD_CSUM_INET
+        attribute(7, _u32(6)),  # NFTA_PAYLOAD_CSUM_OFFSET
+    )
+    return _immediate(_REGISTER_1, attribute(1, port.to_bytes(2, "big"))) + write
+
+
 def verdict(code: int) -> bytes:
     """End with ``NF_ACCEPT`` or ``NF_DROP``."""
     return _immediate(_REGISTER_VERDICT, nested(2, attribute(1, _u32(code))))

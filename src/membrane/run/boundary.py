@@ -411,7 +411,6 @@ class Boundary(ABC):
         from .places import Places
 
         self._mount_points = Places(facts.state, self.id, self.plan, operations)
-        operations += self._mount_points.pins()
         cell.fill(operations, self.plan.environment)
         if not self.plan.trust:
             self._take_sockets(facts, b"")

@@ -118,6 +118,7 @@ class Places:
         self._directory, self._session = f"{state}/places", session
         self._stores = _stores(plan.mounts, state)
         self._own, self._required = _own((*plan.mounts, *operations), self._stores)
+        self._trees = [op.target for op in plan.mounts if isinstance(op, (Bind, Overlay, Tmpfs))]
         self._nested = plan.hardening.nested
         self._listening: _socket.socket | None = None
         self._record = -1
@@ -149,7 +150,7 @@ class Places:
         pins = set[str]()
         wanted: list[tuple[str, tuple[str, ...]]] = []
         for session, stores, places in _others(self._directory, self._session):
-            pins |= {path for each in places if (path := self._shown(each)) and path not in there}
+            pins |= {path for each in places if (path := self._shown(each, there)) and path not in there}
             lacks = [each for each in own.values() if each not in places and any(inside(each, one) for one in stores)]
             if lacks:
                 wanted.append((session, tuple(sorted(lacks, key=_depth))))
@@ -275,9 +276,11 @@ class Places:
         if not isinstance(message, _Keep) or self._cell is None or len(message.paths) > MOST:
             channel.close()
             return
-        wanted = {self._shown(path): None for path in message.paths}
         there = self._there()
-        lacking = tuple(path for path in wanted if path and path not in there) if there is not None else ()
+        lacking: tuple[str, ...] = ()
+        if there is not None:
+            wanted = {self._shown(path, there): None for path in message.paths}
+            lacking = tuple(path for path in wanted if path and path not in there)
         if not lacking:
             self._answer(channel, "")
         elif self._nested:
@@ -315,13 +318,14 @@ class Places:
             pass  # it is gone
         channel.close()
 
-    def _shown(self, path: str) -> str:
+    def _shown(self, path: str, there: frozenset[str]) -> str:
         """Where the view of this run has ``path`` of the host; empty: nowhere, or below another mount."""
-        for number, (store, target) in enumerate(self._stores):
+        for store, target in self._stores:
             place = target + path[len(store) :]
-            later = (other for _store, other in self._stores[number + 1 :])
-            if path != store and inside(path, store) and not any(inside(place, other) for other in later):
-                return place
+            if path != store and inside(path, store):
+                above = [tree for tree in self._trees if tree != place and tree in there and inside(place, tree)]
+                if above[-1:] == [target]:
+                    return place
         return ""
 
 

@@ -70,17 +70,20 @@ class FakeCell:
 class Run:
     """One run with a workspace below the home, in a home that all have."""
 
-    def __init__(self, state: Path, session: str, workspace: str, *, nested: bool = False, **more: Any) -> None:
+    def __init__(
+        self, state: Path, session: str, workspace: str, *, nested: bool = False, over: str = "", **more: Any
+    ) -> None:
         operations = (
             Bind(f"{state}/home", HOME, writable=True, own=True, make=True),
             Overlay(f"{HOME}/.cargo", (f"{HOME}/.cargo",), f"{state}/layers/x", make=True, own=True, fallback=True),
+            *([Bind("/srv/tree", over, own=True, make=True)] if over else []),
             Bind(workspace, workspace, writable=True, own=True, make=True),
         )
         self.session = session
         hardening = type("Hardening", (), {"nested": nested})
         plan = cast(SandboxPlan, type("Plan", (), {"mounts": operations, "hardening": hardening}))
         self.places = Places(str(state), session, plan, ())
-        self.cell = FakeCell([HOME, workspace, workspace.rpartition("/")[0]], **more)
+        self.cell = FakeCell([HOME, workspace, workspace.rpartition("/")[0], *([over] if over else [])], **more)
         self.handlers: dict[int, Callable[[], None]] = {}
 
     def hold(self) -> None:
@@ -149,6 +152,14 @@ def test_each_run_has_the_places_of_the_others(runs: Runs) -> None:
     assert third.cell.pinned == [f"{HOME}/y", f"{HOME}/y/two"], "its own are mounts of the plan"
     assert len(first.cell.pinned) == len(second.cell.pinned) == 2, "they have them"
     assert f"{HOME}/.cargo" not in second.cell.there, "it was mounted nowhere"
+
+
+def test_what_another_mount_covers_is_out_of_reach(runs: Runs) -> None:
+    first = runs.begin("a", f"{HOME}/w", over=f"{HOME}/x")
+    runs.begin("b", f"{HOME}/x/one")
+    assert first.cell.pinned == []
+    runs.begin("c", f"{HOME}/y/one")
+    assert first.cell.pinned == [f"{HOME}/y", f"{HOME}/y/one"]
 
 
 @pytest.mark.parametrize(

@@ -293,6 +293,11 @@ def protocol_is(number: int) -> bytes:
     return _meta(_META_L4PROTO) + equal(bytes((number,)))
 
 
+def protocol_is_not(number: int) -> bytes:
+    """Another transport protocol."""
+    return _meta(_META_L4PROTO) + not_equal(bytes((number,)))
+
+
 def output_is_not(index: int) -> bytes:
     """The packet leaves by another interface."""
     return _meta(_META_OIF) + not_equal(struct.pack("=I", index))

@@ -296,7 +296,7 @@ def ruleset(
     # First: what the sandbox's own bridges carry (neighbour discovery, answers to inner containers) is its own.
     out = [(nl.output_is_not(_LO) + accept, "not lo"), (tcp + accept, "tcp")]
     steer: list[tuple[bytes, str]] = []
-    to_ours: list[tuple[bytes, str]] = []
+    to_ours: list[tuple[bytes, str]] = [(nl.protocol_is_not(_UDP) + accept, "not udp")]
     for family, own, loopback, multicast in (
         (_AF_INET, _inet_pton(OWN_V4), b"\x7f", nl.at_least(b"\xe0")),  # 224.0.0.0/4: what is above is refused before
         (_AF_INET6, _inet_pton(OWN_V6), bytes(15) + b"\1", nl.equal(b"\xff")),  # ff00::/8

@@ -263,7 +263,7 @@ def _refuse_part(rule: MountRule, policy: Policy, facts: HostFacts) -> None:
     raise _unbound(
         str(rule.origin),
         f"mounts: {source} without the files of {top}: git would take them for deleted, and commit that",
-        f"show them as well, read-only: mounts: [{{path: {top}}}, {{path: {source}, mode: {rule.mode}}}]",
+        f"show them as well, none hidden, read-only: mounts: [{{path: {top}}}, {{path: {source}, mode: {rule.mode}}}]",
     )
 
 

@@ -360,7 +360,7 @@ class Boundary(ABC):
             helps = f"cd {above}"
             if os.path.isdir(f"{above}/.git"):
                 rows = f"mounts: [{{path: {above}}}, {{path: {above}/.git, mode: rw}}]"
-                helps += f", or with its other files read-only: {rows}"
+                helps += f", or with its other files, none hidden, read-only: {rows}"
             self._warn_once(
                 f"{facts.workspace} is a directory of the repository {above}, which is not in the view: git does not "
                 f"work in it. {helps} (this is said once)"

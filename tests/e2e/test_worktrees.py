@@ -178,5 +178,35 @@ def test_a_directory_of_a_repository_is_told_once_that_git_does_not_work_and_wha
     assert status(where=made) == (0, False)
     other = made / "other"
     other.mkdir()
-    box.policy("mounts: [{type: git-root, mode: rw}]")  # what it advises
+    box.policy(f"mounts: [{{path: {made}}}, {{path: {made}/.git, mode: rw}}]")  # what it advises
     assert status(where=other) == (0, False)
+
+
+def test_a_directory_of_a_repository_commits_no_file_that_it_does_not_see_as_deleted(box: Box) -> None:
+    made = repository(box)
+    sub = made / "src"
+    sub.mkdir()
+    (sub / "b").write_text("1\n")
+    git(box, made, "add", "-A")
+    git(box, made, "commit", "-qm", "2")
+    commit = f"git status --porcelain; echo 2 > {sub}/b; git status --porcelain; git commit -qam in"
+    options = ("--", "sh", "-c", f"export GIT_AUTHOR_NAME=a GIT_COMMITTER_NAME=a EMAIL=a@b; {commit}")
+    # The control: without the other files git takes them for deleted.
+    apart = box.home / "apart"
+    (apart / "src").mkdir(parents=True)
+    git(box, box.home, "clone", "-q", "--bare", str(made), str(apart / ".git"))
+    git(box, apart, "config", "core.bare", "false")
+    git(box, apart, "reset", "-q")
+    assert " D a" in git(box, apart, "status", "--porcelain").splitlines()
+
+    box.policy(f"mounts: [{{path: {made}/.git, mode: rw}}]")
+    refused = box.run(*options, cwd=sub)
+    assert refused.returncode == 78 and "would take them for deleted" in refused.stderr, refused
+    advised = refused.stderr.partition("read-only: ")[2].splitlines()[0]
+    box.policy(advised)
+    done = box.run(*options, cwd=sub)
+    assert done.returncode == 0 and "D a" not in done.stdout, done
+    assert git(box, made, "show", "--name-status", "--format=%s").split() == ["in", "M", "src/b"]
+    assert git(box, made, "status", "--porcelain") == ""
+    written = box.run("--", "sh", "-c", f"echo x > {made}/a", cwd=sub)
+    assert written.returncode == 2 and "Read-only file system" in written.stderr

@@ -6,9 +6,11 @@ Each attempt has a control beside it: the same call, on something that is the co
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import urllib.request
+from pathlib import Path
 
 import pytest
 from escape_box import MEMBRANE, Box, inside
@@ -343,6 +345,25 @@ def test_K62_what_another_user_of_the_sandbox_closes_spoils_no_change_set(contai
     texts = {str(path.relative_to(top)): path.read_text() for path in top.rglob("*") if path.is_file()}
     host = dict.fromkeys(("shut", "tree/inner"), "of the host")
     assert texts == {"fine": "new\n", "kept": "new\n", "open/x": "x\n"} | host
+
+
+@pytest.mark.as_user
+def test_K62_what_another_user_of_the_sandbox_closes_is_removed_as_the_documents_say(containers: Box) -> None:
+    """In a sandbox a directory that nothing is known of is covered."""
+    make = "mkdir plain ruled; touch plain/f ruled/.env; chown -R 5:6 plain ruled; chmod 700 plain ruled"
+    as_root_of_them = ["unshare", "--map-root-user", "--map-auto"]
+    subprocess.run([*as_root_of_them, "sh", "-c", make], cwd=containers.workspace, check=True)
+    try:
+        inside = containers.run("rm", "-r", "plain", "ruled")
+        assert inside.returncode == 1 and "'ruled': Device or resource busy" in inside.stderr, inside
+        assert not (containers.workspace / "plain").exists()
+        with pytest.raises(PermissionError):
+            os.listdir(containers.workspace / "ruled")
+    finally:
+        text = (Path(__file__).parents[2] / "docs" / "containers.md").read_text()
+        [advised] = re.findall(r"`(unshare [^`]*) DIR` removes them", text)
+        subprocess.run([*advised.split(), "ruled"], cwd=containers.workspace, check=True)
+    assert not (containers.workspace / "ruled").exists()
 
 
 def test_K62_no_run_can_make_the_next_one_impossible(containers: Box) -> None:

@@ -555,7 +555,7 @@ while True:
 
 @pytest.mark.parametrize("rule", ["**", "0.0.0.0/0", "127.0.0.1", "::1", "127.0.0.0/8", "::/0"])
 def test_n48_datagrams_to_loopback_stay_inside(net: Net, rule: str) -> None:
-    """Our relay socket hears what is sent to the sandbox's loopback; that is no way to the host's."""
+    """What is sent to the sandbox's loopback is its own business; that is no way to the host's."""
     import sys
 
     server = net.world.popen([sys.executable, "-c", UDP_SERVER], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -567,8 +567,7 @@ def test_n48_datagrams_to_loopback_stay_inside(net: Net, rule: str) -> None:
         outside = net.control(script)
         assert outside["127.0.0.1"] == outside["::1"] == "host hello"
         net.allow({"dest": rule, "ports": ["5000/udp"]})
-        assert set(net.attack(script).values()) == {"timeout"}
-        assert net.denied("address not allowed", address="127.0.0.1", port=5000, protocol="udp")
+        assert set(net.attack(script).values()) <= {"timeout", "ECONNREFUSED"}
         control = net.attack("attempt('x', lambda: udp('93.184.216.23', 5000))")
         assert (control["x"] == "hello") == (rule in ("**", "0.0.0.0/0"))
     finally:

@@ -208,6 +208,18 @@ CASES: dict[str, Case] = {
         PLAIN.replace(mounts=(MountRule("", "ro", PROJECT, git_root=True),)),
         USER.replace(git_root="/home/dev/project"),
     ),
+    "mount-git-root-ro": (
+        PLAIN.replace(mounts=(MountRule("", "ro", HERE, git_root=True), MountRule("../.git", "rw", HERE))),
+        USER.replace(workspace="/home/dev/repo/service", git_root="/home/dev/repo"),
+    ),
+    "mount-git-of-worktree-above": (
+        PLAIN.replace(mounts=(MountRule("../../.git", "rw", HERE),)),
+        USER.replace(workspace="/home/dev/repo/trees/one", git_root="/home/dev/repo/trees/one"),
+    ),
+    "mount-git-read-only": (
+        PLAIN.replace(mounts=(MountRule("../.git", "ro", HERE),)),
+        USER.replace(workspace="/home/dev/repo/service", git_root="/home/dev/repo"),
+    ),
     "mount-holds-workspace": (
         PLAIN.replace(mounts=(MountRule("..", "ro", HERE),)),
         USER.replace(workspace="/srv/all/project"),
@@ -399,6 +411,18 @@ REFUSED: dict[str, Case] = {
     "secret for many hosts": (
         PLAIN.replace(secrets=(SecretRule("token", "env:T", ("*.a.example",), "authorization: Bearer {}", HERE),)),
         USER,
+    ),
+    "git directory without the files": (
+        PLAIN.replace(mounts=(MountRule("../.git", "rw", HERE),)),
+        USER.replace(workspace="/home/dev/repo/service", git_root="/home/dev/repo"),
+    ),
+    "git directory without the files, by a pointer": (
+        PLAIN.replace(mounts=(MountRule("/home/dev/main/.git", "rw", HERE), MountRule("../.git", "ro", PROJECT))),
+        USER.replace(
+            workspace="/home/dev/tree/service",
+            git_root="/home/dev/tree",
+            pointers=frozenset({"/home/dev/tree/.git"}),
+        ),
     ),
     "home with the host's view": (PLAIN.replace(view="host", home="ephemeral"), USER),
     "image that is not here": (PLAIN.replace(image="tool:1"), USER),

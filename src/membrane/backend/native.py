@@ -75,7 +75,7 @@ class Native(Backend):
             os.environ,
             named=[rule.path for rule in policy.mounts],
             sockets=[rule.path for rule in policy.unix_sockets],
-            want_git_root=any(rule.git_root for rule in policy.mounts),
+            want_git_root=any(rule.git_root or rule.path.rstrip("/").endswith(".git") for rule in policy.mounts),
             want_bound="all" if policy.view == "host" else "lasting",
             want_runtime=policy.open_files,
             devices=[rule.name for rule in policy.devices],

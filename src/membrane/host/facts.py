@@ -377,6 +377,7 @@ def gather(
         environ=tuple(environ.items()),
         existing=frozenset(existing),
         absent=frozenset(path for path in places if not os.path.exists(path)),
+        pointers=frozenset(path for path in places if path.endswith("/.git") and os.path.isfile(path)),
         linked=tuple((path, link) for path in places for link in links_on(path)),
         links=tuple(links),
         git_root=git_root(workspace) if want_git_root else "",

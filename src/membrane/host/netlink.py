@@ -306,6 +306,11 @@ def protocol_is(number: int) -> bytes:
     return _meta(_META_L4PROTO) + equal(bytes((number,)))
 
 
+def protocol_is_not(number: int) -> bytes:
+    """Another transport protocol."""
+    return _meta(_META_L4PROTO) + not_equal(bytes((number,)))
+
+
 def output_is_not(index: int) -> bytes:
     """The packet leaves by another interface."""
     return _meta(_META_OIF) + not_equal(struct.pack("=I", index))
@@ -329,6 +334,25 @@ def load_destination(family: int) -> bytes:
 def load_destination_port() -> bytes:
     """Load the TCP or UDP destination port; the protocol must have been compared."""
     return _payload(_TRANSPORT_HEADER, 2, 2)
+
+
+def load_source_port() -> bytes:
+    """Load the TCP or UDP source port; the protocol must have been compared."""
+    return _payload(_TRANSPORT_HEADER, 0, 2)
+
+
+def set_udp_port(port: int, *, source: bool = False) -> bytes:
+    """Write another destination or source port, and the checksum, into a UDP packet (net/netfilter/nft_payload.c)."""
+    write = _expression(
+        "payload",
+        attribute(5, _REGISTER_1),  # NFTA_PAYLOAD_SREG
+        attribute(2, _u32(_TRANSPORT_HEADER)),
+        attribute(3, _u32(0 if source else 2)),
+        attribute(4, _u32(2)),
+        attribute(6, _u32(1)),  # NFTA_PAYLOAD_CSUM_TYPE: NFT_PAYLOAD_CSUM_INET
+        attribute(7, _u32(6)),  # NFTA_PAYLOAD_CSUM_OFFSET
+    )
+    return _immediate(_REGISTER_1, attribute(1, port.to_bytes(2, "big"))) + write
 
 
 def verdict(code: int) -> bytes:

@@ -13,6 +13,11 @@ milliseconds.  Nothing of ours stays behind: the namespace keeps routes and rule
 * Mode ``anyip``, without nf_tables: one wildcard listener per port of the plan; ``getsockname()`` is the destination.
 * DNS and each allowed UDP port: one wildcard socket per family; IP_PKTINFO gives the destination and sets the
   source of the answer.
+* A wildcard socket leaves its port to no other one (EADDRINUSE), and a program may want it, to serve on loopback or to
+  be asked on (NTP, multicast DNS).  So those of allowed ports have numbers from 65535 down, and rules rewrite the port
+  of what goes to a foreign address, and of the answers, where no socket sees them; what goes to loopback or to the own
+  address is the sandbox's own business, as with TCP.  Not so port 53: every address is a resolver.  Without nf_tables
+  (``anyip``), and where the command has a namespace of its own, they are at their own numbers.
 * Multicast datagrams stay on lo, the one link that there is, and reach sockets of the command that joined the group;
   ours take none (IP_MULTICAST_ALL).  No rule opens a way out for them.
 * Everything else is rejected in the OUTPUT hook, where ``sendto`` of an unconnected socket fails at once with EPERM
@@ -41,7 +46,7 @@ from . import syscalls as sc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import TypeAlias, TypeVar
 
     from ..plan.model import NetworkPlan
@@ -244,9 +249,9 @@ def _add_rules(plan: NetworkPlan, families: tuple[int, ...], notes: list[str], l
             try:
                 netfilter = nl.Connection(nl.NETLINK_NETFILTER)
                 try:
-                    netfilter.transact(
-                        ruleset(mode, families, plan.udp_ports, log=logged, inner=plan.inner), batch=True
-                    )
+                    moved = _moved(plan)
+                    messages = ruleset(mode, families, plan.udp_ports, log=logged, inner=plan.inner, moved=moved)
+                    netfilter.transact(messages, batch=True)
                 finally:
                     netfilter.close()
             except OSError as error:
@@ -261,14 +266,29 @@ def _add_rules(plan: NetworkPlan, families: tuple[int, ...], notes: list[str], l
     return "anyip", False
 
 
+def _moved(plan: NetworkPlan) -> dict[int, int]:
+    """The numbers of our sockets, by the UDP ports that they serve: outside of what the kernel gives out by itself."""
+    if plan.inner:
+        return {}
+    free = (port for port in range(65535, 0, -1) if port not in plan.udp_ports)
+    return dict(zip(plan.udp_ports, free, strict=False))
+
+
 def ruleset(
-    mode: str, families: tuple[int, ...], udp_ports: tuple[int, ...], *, log: bool = False, inner: bool = False
+    mode: str,
+    families: tuple[int, ...],
+    udp_ports: tuple[int, ...],
+    *,
+    log: bool = False,
+    inner: bool = False,
+    moved: Mapping[int, int] | None = None,
 ) -> list[nl.Message]:
     """The nf_tables messages of mode ``tproxy`` or ``dnat``.
 
     Args:
         log: a copy of what is refused is made.
         inner: packets come in from the command's own namespace as well.
+        moved: of ``udp_ports`` those whose sockets have another number, with that.
     """
     accept = nl.verdict(nl.NF_ACCEPT)
     reject = (nl.log(_LOG_GROUP, _LOGGED) if log else b"") + nl.reject_prohibited()
@@ -276,6 +296,7 @@ def ruleset(
     # First: what the sandbox's own bridges carry (neighbour discovery, answers to inner containers) is its own.
     out = [(nl.output_is_not(_LO) + accept, "not lo"), (tcp + accept, "tcp")]
     steer: list[tuple[bytes, str]] = []
+    to_ours: list[tuple[bytes, str]] = [(nl.protocol_is_not(_UDP) + accept, "not udp")]
     for family, own, loopback, multicast in (
         (_AF_INET, _inet_pton(OWN_V4), b"\x7f", nl.at_least(b"\xe0")),  # 224.0.0.0/4: what is above is refused before
         (_AF_INET6, _inet_pton(OWN_V6), bytes(15) + b"\1", nl.equal(b"\xff")),  # ff00::/8
@@ -288,6 +309,9 @@ def ruleset(
         if family == _AF_INET:
             out.append((destination + nl.at_least(b"\xf0") + reject, "broadcast"))  # 240.0.0.0/4, 255.255.255.255
         out.append((udp + destination + multicast + accept, "multicast"))
+        if family in families and moved:
+            own_business = ((nl.equal(loopback), "loopback"), (nl.equal(own), "own address"), (multicast, "multicast"))
+            to_ours += [(destination + which + accept, what) for which, what in own_business]
         if family in families:
             foreign = tcp + destination + nl.not_equal(loopback) + nl.not_equal(own)
             if mode == "tproxy":
@@ -305,6 +329,21 @@ def ruleset(
         # Own connections are rewritten in OUTPUT, those of inner containers in PREROUTING.
         chains.append(("steer-own", "nat", nl.NF_INET_LOCAL_OUT, -100, nl.NF_ACCEPT, steer))
         chains.append(("steer-inner", "nat", nl.NF_INET_PRE_ROUTING, -100, nl.NF_ACCEPT, steer))
+    if moved:
+        to_ours += [
+            (udp_port + nl.equal(port.to_bytes(2, "big")) + nl.set_udp_port(number) + accept, f"to udp {port}")
+            for port, number in moved.items()
+        ]
+        answer = udp + nl.load_source_port()
+        answers = [
+            (
+                answer + nl.equal(number.to_bytes(2, "big")) + nl.set_udp_port(port, source=True) + accept,
+                f"of udp {port}",
+            )
+            for port, number in moved.items()
+        ]
+        chains.append(("to-ours", "filter", nl.NF_INET_PRE_ROUTING, -140, nl.NF_ACCEPT, to_ours))
+        chains.append(("answers", "filter", nl.NF_INET_LOCAL_OUT, 10, nl.NF_ACCEPT, answers))
     if inner:
         chains += _from_inside(udp_ports, reject)
     messages = [nl.add_table(_TABLE)]
@@ -344,6 +383,7 @@ def _inet_pton(address: str) -> bytes:
 
 def _open_sockets(plan: NetworkPlan, mode: str, families: tuple[int, ...]) -> list[tuple[str, _socket.socket]]:
     sockets: list[tuple[str, _socket.socket]] = []
+    moved = {} if mode == "anyip" else _moved(plan)
     for family in families:
         own, any_address, version = (OWN_V4, "0.0.0.0", "4") if family == _AF_INET else (OWN_V6, "::", "6")  # noqa: S104
         if mode == "tproxy":
@@ -355,7 +395,7 @@ def _open_sockets(plan: NetworkPlan, mode: str, families: tuple[int, ...]) -> li
                 sockets.append((f"tcp{version}", _listener(family, any_address, port)))
         sockets.append((f"dns{version}", _datagram(family, any_address, _DNS)))
         for port in plan.udp_ports:
-            sockets.append((f"udp{version}:{port}", _datagram(family, any_address, port)))
+            sockets.append((f"udp{version}:{port}", _datagram(family, any_address, moved.get(port, port))))
     return sockets
 
 

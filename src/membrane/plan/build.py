@@ -109,6 +109,8 @@ def refuse(policy: Policy, facts: HostFacts) -> None:
     writable = [facts.workspace, *(mounts.places(rule, facts)[0] for rule in policy.mounts if rule.mode == "rw")]
     for mount in policy.mounts:
         _refuse_mount(mount, facts)
+        if policy.view != "host":
+            _refuse_part(mount, policy, facts)
         _refuse_link(str(mount.origin), mounts.places(mount, facts)[0], writable, facts)
     for socket in policy.unix_sockets:
         _refuse_link(str(socket.origin), mounts.absolute(socket.path, facts.workspace), writable, facts)
@@ -253,6 +255,28 @@ def _refuse_mount(rule: MountRule, facts: HostFacts) -> None:
             f"mounts: {source} holds the workspace: at {target} its hidden and read-only names would be open",
             f"mount it at its own path, {source}",
         )
+
+
+def _refuse_part(rule: MountRule, policy: Policy, facts: HostFacts) -> None:
+    """Stop a run in which git would find a repository above the workspace that it can write, and not its files.
+
+    It takes what is not there for deleted, and ``git commit -a`` records that.
+    """
+    source, target = mounts.places(rule, facts)
+    top, _, name = source.rpartition("/")
+    above = name == ".git" and source == target and facts.workspace != top and mounts.inside(facts.workspace, top)
+    # Where the workspace is the top of a work tree git looks no further; a pointer may lead to what is writable.
+    if not above or facts.git_root == facts.workspace or (rule.mode != "rw" and source not in facts.pointers):
+        return
+    for each in policy.mounts:
+        tree, at = mounts.places(each, facts)
+        if tree and tree == at and mounts.inside(top, tree):
+            return
+    raise _unbound(
+        str(rule.origin),
+        f"mounts: {source} without the files of {top}: git would take them for deleted, and commit that",
+        f"show them as well, none hidden, read-only: mounts: [{{path: {top}}}, {{path: {source}, mode: {rule.mode}}}]",
+    )
 
 
 def _unbound(where: str, cause: str, *fix: str) -> PolicyError:

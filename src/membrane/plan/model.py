@@ -148,6 +148,7 @@ class HostFacts(Value):
     environ: tuple[tuple[str, str], ...]
     existing: frozenset[str] = frozenset()  # of the candidate paths, those that exist (lstat)
     absent: frozenset[str] = frozenset()  # of the paths that the policy names, those that do not exist
+    pointers: frozenset[str] = frozenset()  # of these, ``.git`` that are files: the git directory is elsewhere
     linked: tuple[tuple[str, str], ...] = ()  # (path that the policy names, symbolic link on its way or at its end)
     links: tuple[tuple[str, str], ...] = ()  # of the candidate paths, symlinks and where they lead (resolved)
     git_root: str = ""  # enclosing repository of the workspace

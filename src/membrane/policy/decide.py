@@ -572,7 +572,9 @@ class Decider:
         if not covering:
             if not parts:  # no rule opens the root directory: it would open everything
                 return Deny(None, reasons.NOT_IN_THE_VIEW)
-            return Deny(None, reasons.NOT_IN_THE_VIEW, _hint("mounts: [{path: ", clean, f", mode: {_mode(access)}}}]"))
+            # Of a git directory a part is of no use, and what git makes there does not exist.
+            whole = clean[: clean.index("/.git/") + 5] if "/.git/" in clean else clean
+            return Deny(None, reasons.NOT_IN_THE_VIEW, _hint("mounts: [{path: ", whole, f", mode: {_mode(access)}}}]"))
         rule = max(reversed(covering), key=lambda each: each[0])[1]  # the innermost; of equals, the last one mounted
         if access.operation == "write" and rule.mode != "rw":
             return Deny(None, reasons.READ_ONLY, _hint("mounts: [{path: ", rule.path, ", mode: rw}]"))

@@ -357,9 +357,13 @@ class Boundary(ABC):
             )
         above = git_root(facts.workspace)
         if above not in ("", facts.workspace, facts.home) and not self._sees(above, facts):
+            helps = f"cd {above}"
+            if os.path.isdir(f"{above}/.git"):
+                rows = f"mounts: [{{path: {above}}}, {{path: {above}/.git, mode: rw}}]"
+                helps += f", or with its other files, none hidden, read-only: {rows}"
             self._warn_once(
                 f"{facts.workspace} is a directory of the repository {above}, which is not in the view: git does not "
-                f"work in it. cd {above}, or mounts: [{{type: git-root, mode: rw}}] (this is said once)"
+                f"work in it. {helps} (this is said once)"
             )
         roots = self._writable_roots(facts)
         from ..workspace.commits import remember  # while the view is made
@@ -409,7 +413,6 @@ class Boundary(ABC):
         from .places import Places
 
         self._mount_points = Places(facts.state, self.id, self.plan, operations)
-        operations += self._mount_points.pins()
         cell.fill(operations, self.plan.environment)
         if not self.plan.trust:
             self._take_sockets(facts, b"")

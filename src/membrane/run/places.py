@@ -9,13 +9,13 @@ only (fs/namespace.c, is_local_mountpoint); one of another namespace is taken aw
 or moves with it.
 
 So each run has each *place*, the mount points in our state and the directories above them, as a mount point: its own
-are, and a place of another run is bound onto itself (``Pin``), at the start those of the runs that are there, and while
-it runs those of one that starts.  That one asks (``_Keep``), and no command of it is released before each run that
-shows the place has answered and its own mounts are still where they were.
+are, and a place of another run is bound onto itself (``Pin``).  ``STATE/places`` has a record for each run, locked as
+long as it lives (flock(2), as in ``registry``), and beside it the socket that it is asked at.  When its view stands,
+and before its command runs, a run
 
-``STATE/places`` has a record for each run, locked as long as it lives (flock(2), as in ``registry``), and beside it the
-socket that it is asked at.  The directory itself is locked from before a run reads the records until it is asked for
-its own: of two that start at a time the second finds the first.
+1. writes its record, and only then reads the others': of two that start at a time one at least finds the other;
+2. pins their places, and asks them to pin its own (``_Keep``); while it waits it answers those that ask it;
+3. finds its own mounts and the pins where they are to be, or ends.
 
 What is mounted is read from proc_pid_mountinfo(5) of pid 1, never assumed: a command may have put a link where the
 place was.  Only with ``containers: nested`` may a command copy the view, and what is mounted later need not appear in
@@ -28,8 +28,10 @@ import _socket
 import fcntl
 import marshal
 import os
+import sys
 import time
 
+from ..backend import Broken, Hidden
 from ..errors import HostError, MembraneError
 from ..host.channel import Channel
 from ..host.private import make_private
@@ -47,11 +49,11 @@ if TYPE_CHECKING:
     from ..backend import Cell
     from ..plan.model import MountOp, SandboxPlan
 
-ANSWERS = 5.0  # seconds for all runs that are asked
-LOCK_WAIT = 60.0  # seconds for other runs that start, one after the other; each is done within ``ANSWERS``
+ANSWERS = 20.0  # seconds for all runs that are asked; of one that is stopped none is awaited
+_LOOK = 0.5  # seconds between two looks at whether one is
 MOST = 512  # places of one run
 _FORMAT = 1
-_BACKLOG = 16
+_BACKLOG = 256  # runs that ask at a time
 
 
 class _Keep(Message):
@@ -70,6 +72,38 @@ _TO_RUN = Table("from a run that starts to another one", _Keep, longest=4 << 20)
 _FROM_RUN = Table("from a run to another one that starts", _Kept)
 
 
+class _Question:
+    """What another run was asked for; ``path``: its record."""
+
+    def __init__(self, session: str, path: str, places: tuple[str, ...], channel: Channel) -> None:
+        self.session, self.path, self.places, self.channel = session, path, places, channel
+        credentials = channel.socket.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
+        self._pid = int.from_bytes(credentials[:4], sys.byteorder)
+
+    def end(self) -> None:
+        """Take its answer.
+
+        Raises:
+            HostError: it is no, or none, and the run is still there.
+        """
+        try:
+            message = self.channel.receive()
+        except (OSError, MembraneError):
+            message = None
+        self.channel.close()
+        why = message.why if isinstance(message, _Kept) else "it has no answer"
+        if why and _is_alive(self.path):
+            raise _unkept(self.session, self.places, why)
+
+    def is_stopped(self) -> bool:
+        """Is its supervisor stopped (proc_pid_stat(5), state)?"""
+        try:
+            with open(f"/proc/{self._pid}/stat", "rb") as file:
+                return file.read().rpartition(b")")[2].split()[:1] == [b"T"]
+        except OSError:
+            return False  # it has ended, which its channel tells
+
+
 class Places:
     """Those of one run.
 
@@ -78,39 +112,20 @@ class Places:
         session: the id of the run.
         plan: of the run.
         operations: what is mounted beside the plan.
-
-    Raises:
-        HostError: other runs that start do not let go of the lock.
     """
 
     def __init__(self, state: str, session: str, plan: SandboxPlan, operations: Sequence[MountOp]) -> None:
         self._directory, self._session = f"{state}/places", session
         self._stores = _stores(plan.mounts, state)
         self._own, self._required = _own((*plan.mounts, *operations), self._stores)
+        self._trees = [op.target for op in plan.mounts if isinstance(op, (Bind, Overlay, Tmpfs))]
         self._nested = plan.hardening.nested
         self._listening: _socket.socket | None = None
-        self._record = self._lock = -1
-        self._asked: list[tuple[Channel, tuple[str, ...]]] = []  # and where they want mount points
+        self._record = -1
         self._callers: dict[int, Channel] = {}
+        self._asked: list[tuple[Channel, tuple[str, ...]]] = []  # and where they want mount points
+        self._answers: dict[int, _Question] = {}
         self._cell: Cell | None = None
-        self._others: list[tuple[str, tuple[str, ...], tuple[str, ...]]] = []  # (session, stores, places)
-        self._pinned: tuple[str, ...] = ()
-        if not self._stores:
-            return  # nothing of our state can be written in this view
-        make_private(self._directory)
-        self._lock = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            _take(self._lock)
-            self._others = list(_others(self._directory))
-        except BaseException:
-            self.close()
-            raise
-
-    def pins(self) -> list[MountOp]:
-        """What the view needs beside the plan: the places of runs that are there."""
-        wanted = {self._shown(path): None for _session, _stores, places in self._others for path in places}
-        self._pinned = tuple(sorted((path for path in wanted if path and path not in self._own), key=_depth))
-        return [Pin(path) for path in self._pinned]
 
     def hold(self, cell: Cell) -> None:
         """The view of ``cell`` stands, and nothing runs in it: from now on no other run takes a place away.
@@ -118,41 +133,55 @@ class Places:
         Raises:
             HostError: that is not certain.
         """
-        if self._lock < 0:
-            return
+        if not self._stores:
+            return  # nothing of our state can be written in this view
+        self._cell = cell
         try:
             there = cell.mount_points()
         except ProcessLookupError:
             raise HostError("keep mount points in place", "the sandbox has ended") from None
         if there is None:
-            self._let_go()  # no kind of cell that mounts anything
-            return
-        self._cell = cell
-        lost = [path for path in (*self._pinned, *self._required) if path not in there]
-        if lost:
-            raise _moved(lost[0])
+            return  # no kind of cell that mounts anything
+        _confirm(self._required, there)
         own = {path: store for path, store in self._own.items() if path in there}
         if len(own) > MOST:
             raise HostError("keep mount points in place", f"{len(own)} of them are too many", target=self._directory)
         self._publish(tuple(own.values()))
+        pins = set[str]()
+        wanted: list[tuple[str, tuple[str, ...]]] = []
+        for session, stores, places in _others(self._directory, self._session):
+            pins |= {path for each in places if (path := self._shown(each, there)) and path not in there}
+            lacks = [each for each in own.values() if each not in places and any(inside(each, one) for one in stores)]
+            if lacks:
+                wanted.append((session, tuple(sorted(lacks, key=_depth))))
+        if not pins and not wanted:
+            return
+        if pins:
+            cell.hide([Pin(path) for path in sorted(pins, key=_depth)])
         try:
-            self._ask(own)
+            for session, lacks_there in wanted:
+                self._ask(session, lacks_there)
+            self._wait(cell)
         finally:
-            self._let_go()
-        lost = sorted(own.keys() - (self._there() or frozenset()))
-        if lost:
-            raise _moved(lost[0])
+            for question in self._answers.values():
+                question.channel.close()
+            self._answers = {}
+        _confirm((*own, *sorted(pins)), self._there() or frozenset())
 
     def watch(self, watch: Callable[[int, Callable[[], None]], None], unwatch: Callable[[int], None]) -> None:
         """Answer other runs from now on, in the loop of this one."""
-        if self._listening is None:
-            return
         self._watch, self._unwatch = watch, unwatch
-        watch(self._listening.fileno(), self._on_caller)
+        if self._listening is not None:
+            watch(self._listening.fileno(), self._on_caller)
+        for channel in self._callers.values():
+            watch(channel.fileno(), lambda channel=channel: self._on_asked(channel))  # type: ignore[misc]
 
     def close(self) -> None:
         """No process of the sandbox is left: it takes nothing away any more."""
-        self._let_go()
+        if self._record >= 0:  # first: who finds no answer looks whether this run is still there
+            _remove(f"{self._directory}/{self._session}")
+            os.close(self._record)
+            self._record = -1
         if self._listening is not None:
             self._listening.close()
             self._listening = None
@@ -160,46 +189,65 @@ class Places:
         for channel in (*self._callers.values(), *(channel for channel, _wanted in self._asked)):
             channel.close()
         self._callers, self._asked = {}, []
-        if self._record >= 0:
-            _remove(f"{self._directory}/{self._session}")
-            os.close(self._record)
-            self._record = -1
 
     # ------------------------------------------------------------ this run starts
 
-    def _let_go(self) -> None:
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
-
     def _publish(self, places: tuple[str, ...]) -> None:
         path = f"{self._directory}/{self._session}"
+        make_private(self._directory)
+        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             self._listening = listen(f"{path}.sock", _BACKLOG)
-            self._record = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            fcntl.flock(self._record, fcntl.LOCK_EX)
+            while True:
+                self._record = os.open(path, flags, 0o600)
+                fcntl.flock(self._record, fcntl.LOCK_EX)
+                if os.fstat(self._record).st_nlink:
+                    break
+                os.close(self._record)  # another run found it between its creation and our lock
+                self._record = -1
             stores = tuple(store for store, _target in self._stores)
             write_all(self._record, marshal.dumps((_FORMAT, stores, places)))
         except OSError as error:
             raise HostError("record the places of this run", error.strerror or "", target=path) from None
 
-    def _ask(self, own: dict[str, str]) -> None:
+    def _ask(self, session: str, places: tuple[str, ...]) -> None:
+        path = f"{self._directory}/{session}"
+        try:
+            channel = Channel(reach(f"{path}.sock"), _TO_RUN, _FROM_RUN)
+        except OSError as error:
+            if _is_alive(path):
+                raise _unkept(session, places, error.strerror or "") from None
+            return
+        self._answers[channel.fileno()] = _Question(session, path, places, channel)
+        try:
+            channel.send(_Keep(places))
+        except OSError:
+            pass  # its end is found by ``_wait``
+
+    def _wait(self, cell: Cell) -> None:
+        """Until all have answered and everything is mounted; those that ask meanwhile get their answers."""
+        assert self._listening is not None
         until = time.monotonic() + ANSWERS
-        for session, stores, places in self._others:
-            wanted = [each for each in own.values() if each not in places and any(inside(each, one) for one in stores)]
-            if not wanted:
-                continue
-            path = f"{self._directory}/{session}"
-            try:
-                why = _answer(f"{path}.sock", tuple(sorted(wanted, key=_depth)), until)
-            except OSError as error:
-                why = error.strerror or str(error)
-            if why and _is_alive(path):
-                raise HostError(
-                    "keep mount points in place",
-                    f"session {session} shares {wanted[0]} with this run and does not keep it there: {why}",
-                    fix=("end that session: membrane ps", "home: workspace (a home for each workspace)"),
-                )
+        self._watch, self._unwatch = _nothing, _nothing
+        [news, *_more] = cell.descriptors()
+        while self._answers or cell.hiding:
+            listening = self._listening.fileno()
+            found = ready((*self._answers, *self._callers, listening, news), seconds=_LOOK)[0]
+            if news in found:
+                what = cell.read(news)
+                if not isinstance(what, Hidden):
+                    why = what.why if isinstance(what, Broken) else "the sandbox has ended"
+                    raise HostError("keep mount points in place", why)
+                self.on_mounted()
+            for fd in found & self._answers.keys():
+                self._answers.pop(fd).end()
+            for fd in found & self._callers.keys():
+                self._on_asked(self._callers[fd])
+            if listening in found:
+                self._on_caller()
+            for question in self._answers.values():
+                if time.monotonic() >= until or question.is_stopped():
+                    raise _unkept(question.session, question.places, "it does not answer; is it stopped?")
 
     # ------------------------------------------------------------ another run starts
 
@@ -228,9 +276,11 @@ class Places:
         if not isinstance(message, _Keep) or self._cell is None or len(message.paths) > MOST:
             channel.close()
             return
-        wanted = {self._shown(path): None for path in message.paths}
         there = self._there()
-        lacking = tuple(path for path in wanted if path and path not in there) if there is not None else ()
+        lacking: tuple[str, ...] = ()
+        if there is not None:
+            wanted = {self._shown(path, there): None for path in message.paths}
+            lacking = tuple(path for path in wanted if path and path not in there)
         if not lacking:
             self._answer(channel, "")
         elif self._nested:
@@ -268,13 +318,14 @@ class Places:
             pass  # it is gone
         channel.close()
 
-    def _shown(self, path: str) -> str:
+    def _shown(self, path: str, there: frozenset[str]) -> str:
         """Where the view of this run has ``path`` of the host; empty: nowhere, or below another mount."""
-        for number, (store, target) in enumerate(self._stores):
+        for store, target in self._stores:
             place = target + path[len(store) :]
-            later = (other for _store, other in self._stores[number + 1 :])
-            if path != store and inside(path, store) and not any(inside(place, other) for other in later):
-                return place
+            if path != store and inside(path, store):
+                above = [tree for tree in self._trees if tree != place and tree in there and inside(place, tree)]
+                if above[-1:] == [target]:
+                    return place
         return ""
 
 
@@ -313,10 +364,10 @@ def _holds(tree: MountOp, op: MountOp) -> bool:
     return op.target != tree.target and inside(op.target, tree.target)
 
 
-def _others(directory: str) -> Iterator[tuple[str, tuple[str, ...], tuple[str, ...]]]:
-    """(session, stores, places) of each run that is there; what dead ones left is removed."""
+def _others(directory: str, session: str) -> Iterator[tuple[str, tuple[str, ...], tuple[str, ...]]]:
+    """(session, stores, places) of each other run that is there; what dead ones left is removed."""
     for name in os.listdir(directory):
-        if not name.isalnum():
+        if name == session or not name.isalnum():
             continue
         path = f"{directory}/{name}"
         try:
@@ -325,31 +376,20 @@ def _others(directory: str) -> Iterator[tuple[str, tuple[str, ...], tuple[str, .
             continue
         try:
             if not _is_locked(fd):
-                _remove(path)
+                _remove(path)  # under our lock: who was about to take it sees that it has no name
                 _remove(f"{path}.sock")
                 continue
-            # Whole: who writes it holds the lock of the directory, and so do we.
             form, stores, places = marshal.loads(os.pread(fd, 4 << 20, 0))  # noqa: S302 - our own file, mode 0600
             if form != _FORMAT:
                 raise ValueError(form)
             yield name, stores, places
-        except (EOFError, ValueError, TypeError):
+        except EOFError:
+            continue  # not whole yet: that run reads ours after this, pins our places and asks us for its own
+        except (ValueError, TypeError):
             cause = f"session {name} was started by another version of membrane"
             raise HostError("keep mount points in place", cause, target=path, fix=("end it: membrane ps",)) from None
         finally:
             os.close(fd)
-
-
-def _take(lock: int) -> None:
-    until = time.monotonic() + LOCK_WAIT
-    while True:
-        try:
-            return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= until:
-                cause = f"other runs have been starting for {LOCK_WAIT:.0f} s"
-                raise HostError("keep mount points in place", cause, fix=("membrane ps", "try again")) from None
-            time.sleep(0.002)  # flock(2) has no time limit; the other holds it as long as a view is made
 
 
 def _is_locked(fd: int) -> bool:
@@ -371,26 +411,24 @@ def _is_alive(path: str) -> bool:
         os.close(fd)
 
 
-def _answer(path: str, places: tuple[str, ...], until: float) -> str:
-    """What a run answers that is asked to keep ``places``; empty: it does.
-
-    Raises:
-        OSError: it cannot be reached.
-    """
-    channel = Channel(reach(path), _TO_RUN, _FROM_RUN)
-    try:
-        channel.send(_Keep(places))
-        if not ready((channel.fileno(),), seconds=max(0.0, until - time.monotonic()))[0]:
-            return "it does not answer; is it stopped?"
-        message = channel.receive()
-    finally:
-        channel.close()
-    return message.why if isinstance(message, _Kept) else "it has no answer"
+def _confirm(places: Iterable[str], there: frozenset[str]) -> None:
+    """Raise when one of them is no mount point."""
+    for path in places:
+        if path not in there:
+            cause = "another run that shares this home has moved or removed its directory"
+            raise HostError("keep mount points in place", cause, target=path, fix=("try again", "home: workspace"))
 
 
-def _moved(path: str) -> HostError:
-    cause = "another run that shares this home has moved or removed its directory"
-    return HostError("keep mount points in place", cause, target=path, fix=("try again", "home: workspace"))
+def _unkept(session: str, places: tuple[str, ...], why: str) -> HostError:
+    return HostError(
+        "keep mount points in place",
+        f"session {session} shares {places[0]} with this run and does not keep it there: {why}",
+        fix=("end that session: membrane ps", "home: workspace (a home for each workspace)"),
+    )
+
+
+def _nothing(*_what: object) -> None:
+    """No loop runs yet."""
 
 
 def _remove(path: str) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 LETTERS = "cid"
 CACHES = ("cache", "images")
-OWN = ("run", "logs", "tmp", "trace", "sessions", "told", "detached")  # made again when needed
+OWN = ("run", "logs", "tmp", "trace", "sessions", "told", "detached", "api", "places", "carried")  # made when needed
 PRECIOUS = (
     "config.yaml",
     "trusted.yaml",
@@ -35,6 +35,7 @@ PRECIOUS = (
     "system",
     "changes",
     "containers",
+    "quarantine",
 )  # a person's own
 
 
@@ -75,7 +76,8 @@ def removal(letters: str, state: str) -> Removal:
         there = []
     except OSError as error:
         raise HostError("list", error.strerror or "", target=state) from None
-    kept = PRECIOUS if _has_sets(state) else tuple(name for name in PRECIOUS if name != "changes")
+    empty = [name for name in ("changes", "quarantine") if _is_empty(f"{state}/{name}")]
+    kept = tuple(name for name in PRECIOUS if name not in empty)
     own = (*OWN, *(name for name in PRECIOUS if name not in kept))
     names = [*(CACHES if "i" in letters else ()), *(own if "d" in letters else ())]
     known = {*CACHES, *OWN, *PRECIOUS}
@@ -91,12 +93,12 @@ def removal(letters: str, state: str) -> Removal:
     )
 
 
-def _has_sets(state: str) -> bool:
-    """Is there a change set?  Beside them lies what is made again when needed, with a name that begins with a dot."""
+def _is_empty(path: str) -> bool:
+    """Is no change set here, no file that was put aside?  A name that begins with a dot is made again when needed."""
     try:
-        return any(not name.startswith(".") for name in os.listdir(f"{state}/changes"))
+        return all(name.startswith(".") for name in os.listdir(path))
     except (FileNotFoundError, NotADirectoryError):
-        return False
+        return True
 
 
 def remove(path: str) -> None:
@@ -202,7 +204,8 @@ def reset(
         remove(path)
         say(f"removed {path}")
     if todo.precious:
-        say(f"your policy, trust decisions, agents' homes and change sets: {', '.join(todo.precious)}")
+        what = "your policy, trust decisions, agents' homes, change sets and what was put aside"
+        say(f"{what}: {', '.join(todo.precious)}")
         if ask("remove these too? They cannot be brought back"):
             for path in todo.precious:
                 remove(path)

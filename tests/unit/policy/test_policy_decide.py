@@ -622,6 +622,7 @@ def test_inspect_without_constraint() -> None:
         ),
         ("", PathAccess("/home/u/x"), 'mounts: [{path: "/home/u/x", mode: ro}]'),
         ("", PathAccess("/home/u/x", "write"), 'mounts: [{path: "/home/u/x", mode: rw}]'),
+        ("", PathAccess("/home/u/x/.git/index.lock", "write"), 'mounts: [{path: "/home/u/x/.git", mode: rw}]'),
         ("", SocketAccess("/run/s"), 'unix_sockets: ["/run/s"]'),
     ],
 )

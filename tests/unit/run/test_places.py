@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import fcntl
+import marshal
 import os
+import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from membrane.backend import Hidden
 from membrane.errors import HostError
 from membrane.host.ready import ready
 from membrane.plan.model import Bind, Overlay, Pin, SandboxPlan
@@ -18,6 +22,7 @@ from membrane.run import places
 from membrane.run.places import Places
 
 if TYPE_CHECKING:
+    from membrane.backend import News
     from membrane.plan.model import MountOp
 
 HOME = "/home/u"
@@ -27,7 +32,26 @@ class FakeCell:
     """The mounts of one sandbox; ``deaf``: what it is asked for does not become one."""
 
     def __init__(self, there: Sequence[str], *, deaf: bool = False) -> None:
-        self.there, self.deaf, self.hiding, self.ended = set(there), deaf, False, False
+        self.there, self.deaf, self.ended = set(there), deaf, False
+        self._news, self._told = os.pipe()
+        self.pinned: list[str] = []
+        self._hiding = 0
+
+    @property
+    def hiding(self) -> bool:
+        return self._hiding > 0
+
+    def descriptors(self) -> tuple[int, ...]:
+        return (self._news,)
+
+    def read(self, descriptor: int) -> News:
+        assert os.read(descriptor, 1) == b"h"
+        self._hiding -= 1
+        return Hidden()
+
+    def close(self) -> None:
+        os.close(self._news)
+        os.close(self._told)
 
     def mount_points(self) -> frozenset[str]:
         if self.ended:
@@ -36,25 +60,30 @@ class FakeCell:
 
     def hide(self, ops: Sequence[MountOp]) -> None:
         assert all(isinstance(op, Pin) for op in ops)
+        self.pinned += [op.target for op in ops]
         if not self.deaf:
             self.there |= {op.target for op in ops}
+        self._hiding += 1
+        os.write(self._told, b"h")
 
 
 class Run:
     """One run with a workspace below the home, in a home that all have."""
 
-    def __init__(self, state: Path, session: str, workspace: str, *, nested: bool = False, **more: Any) -> None:
+    def __init__(
+        self, state: Path, session: str, workspace: str, *, nested: bool = False, over: str = "", **more: Any
+    ) -> None:
         operations = (
             Bind(f"{state}/home", HOME, writable=True, own=True, make=True),
             Overlay(f"{HOME}/.cargo", (f"{HOME}/.cargo",), f"{state}/layers/x", make=True, own=True, fallback=True),
+            *([Bind("/srv/tree", over, own=True, make=True)] if over else []),
             Bind(workspace, workspace, writable=True, own=True, make=True),
         )
+        self.session = session
         hardening = type("Hardening", (), {"nested": nested})
         plan = cast(SandboxPlan, type("Plan", (), {"mounts": operations, "hardening": hardening}))
         self.places = Places(str(state), session, plan, ())
-        self.pins = [op.target for op in self.places.pins()]
-        above = [workspace.rpartition("/")[0]]
-        self.cell = FakeCell([HOME, workspace, *(path for path in above if path != HOME), *self.pins], **more)
+        self.cell = FakeCell([HOME, workspace, workspace.rpartition("/")[0], *([over] if over else [])], **more)
         self.handlers: dict[int, Callable[[], None]] = {}
 
     def hold(self) -> None:
@@ -62,9 +91,21 @@ class Run:
         self.places.watch(self.handlers.__setitem__, self.handlers.__delitem__)
 
     def serve(self, end: int) -> None:
-        while end not in (found := ready((*self.handlers, end))[0]):
-            for fd in found:
+        [news] = self.cell.descriptors()
+        while end not in (found := ready((*self.handlers, end, news))[0]):
+            for fd in found - {news}:
                 self.handlers[fd]()
+            if news in found:
+                self.cell.read(news)
+                self.places.on_mounted()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    for _ in range(3000):
+        if condition():
+            return
+        time.sleep(0.01)  # between two looks at a condition
+    raise TimeoutError
 
 
 class Runs:
@@ -91,6 +132,7 @@ class Runs:
             thread.join(30)
         for run in self.all:
             run.places.close()
+            run.cell.close()
 
 
 @pytest.fixture
@@ -104,11 +146,20 @@ def runs(tmp_path: Path) -> Iterator[Runs]:
 def test_each_run_has_the_places_of_the_others(runs: Runs) -> None:
     first = runs.begin("a", f"{HOME}/x/one")
     second = runs.begin("b", f"{HOME}/y/two")
-    assert first.pins == [] and second.pins == [f"{HOME}/x", f"{HOME}/x/one"], "outer ones first"
-    assert {f"{HOME}/y", f"{HOME}/y/two"} <= first.cell.there
+    assert first.cell.pinned == [f"{HOME}/y", f"{HOME}/y/two"], "outer ones first"
+    assert second.cell.pinned == [f"{HOME}/x", f"{HOME}/x/one"]
     third = runs.begin("c", f"{HOME}/x/one")
-    assert third.pins == [f"{HOME}/y", f"{HOME}/y/two"], "its own are mounts of the plan"
+    assert third.cell.pinned == [f"{HOME}/y", f"{HOME}/y/two"], "its own are mounts of the plan"
+    assert len(first.cell.pinned) == len(second.cell.pinned) == 2, "they have them"
     assert f"{HOME}/.cargo" not in second.cell.there, "it was mounted nowhere"
+
+
+def test_what_another_mount_covers_is_out_of_reach(runs: Runs) -> None:
+    first = runs.begin("a", f"{HOME}/w", over=f"{HOME}/x")
+    runs.begin("b", f"{HOME}/x/one")
+    assert first.cell.pinned == []
+    runs.begin("c", f"{HOME}/y/one")
+    assert first.cell.pinned == [f"{HOME}/y", f"{HOME}/y/one"]
 
 
 @pytest.mark.parametrize(
@@ -130,6 +181,49 @@ def test_a_run_does_not_start_beside_one_that_keeps_nothing(
     assert "session a" in str(refused.value)
     runs.all[-1].places.close()
     runs.begin("c", f"{HOME}/x/one")  # it has nothing that the first one has not
+
+
+def test_a_run_that_is_stopped_is_not_waited_for(runs: Runs) -> None:
+    """Here it is a process that listens for another one."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            Run(runs.state, "a", f"{HOME}/x/one").hold()
+            os.kill(os.getpid(), signal.SIGSTOP)
+        finally:
+            os._exit(0)
+    try:
+        assert os.WIFSTOPPED(os.waitpid(pid, os.WUNTRACED)[1])
+        with pytest.raises(HostError, match="is it stopped"):
+            runs.begin("b", f"{HOME}/y/two")
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    runs.all[-1].places.close()
+    runs.begin("c", f"{HOME}/y/two")  # the record of a run that was killed is no run
+
+
+def test_runs_that_start_at_a_time_find_each_other(runs: Runs) -> None:
+    """Whichever of them asks: who waits for an answer answers itself."""
+    both = [Run(runs.state, name, f"{HOME}/{name}/w") for name in ("a", "b")]
+    runs.all += both
+    end, ours = os.pipe()
+
+    def live(run: Run) -> None:
+        run.hold()
+        run.serve(end)
+
+    threads = [threading.Thread(target=live, args=(run,)) for run in both]
+    try:
+        for thread in threads:
+            thread.start()
+        for run, other in (both, both[::-1]):
+            until(lambda run=run, other=other: f"{HOME}/{other.session}/w" in run.cell.there)  # type: ignore[misc]
+    finally:
+        os.close(ours)
+        for thread in threads:
+            thread.join(30)
+        os.close(end)
 
 
 def test_a_run_whose_command_has_ended_is_in_no_ones_way(runs: Runs) -> None:
@@ -158,7 +252,7 @@ def test_records_of_dead_runs_are_removed(runs: Runs) -> None:
     directory.mkdir(mode=0o700)
     for name in ("dead", "dead.sock"):
         (directory / name).write_bytes(b"")
-    assert runs.begin("a", f"{HOME}/x/one").pins == []
+    assert runs.begin("a", f"{HOME}/x/one").cell.pinned == []
     assert sorted(os.listdir(directory)) == ["a", "a.sock"]
 
 
@@ -167,6 +261,9 @@ def test_a_record_of_another_version_stops_the_run(runs: Runs) -> None:
     directory.mkdir(mode=0o700)
     with (directory / "other").open("wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
+        runs.begin("a", f"{HOME}/x/one")  # one that is not written yet: that run will find this one
+        file.write(marshal.dumps((0, (), ())))
+        file.flush()
         with pytest.raises(HostError, match="another version"):
-            Run(runs.state, "a", f"{HOME}/x/one")
-    runs.begin("b", f"{HOME}/x/one")  # the lock is free again, and so is the record
+            runs.begin("b", f"{HOME}/x/one")
+    runs.begin("c", f"{HOME}/x/one")  # it is a dead run's now

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
+import membrane
 from membrane.errors import HostError
 from membrane.ui.options import UsageError
-from membrane.ui.reset import PRECIOUS, check_letters, removal, remove, reset
+from membrane.ui.reset import CACHES, OWN, PRECIOUS, check_letters, removal, remove, reset
 
 
 @pytest.fixture
@@ -158,6 +160,25 @@ def test_unknown_letters(letters: str) -> None:
 def test_no_letter_takes_a_persons_own_things_at_once() -> None:
     assert check_letters("dic") == "dic"
     assert not set(PRECIOUS) & {"cache", "images", "run", "trace"}
+
+
+def test_each_name_that_is_made_in_the_state_is_known() -> None:
+    """As the source spells them; what is not there is said to be a person's own, and stays for ever."""
+    package = Path(membrane.__file__).parent
+    written = re.compile(r"""state\}/([a-z][\w.]*)|join\([\w.]*state, "([a-z][\w.]*)\"""")
+    rooms = ("api", "changes", "plan", "record", "run", "srt", "ui")
+    texts = [path.read_text() for room in rooms for path in (package / room).rglob("*.py")]
+    made = {name for text in texts for pair in written.findall(text) for name in pair if name}
+    assert {"api", "places", "quarantine", "homes"} <= made
+    assert made <= {*CACHES, *OWN, *PRECIOUS}
+
+
+def test_what_was_put_aside_is_a_persons_own(state: Path) -> None:
+    (state / "quarantine").mkdir()
+    assert f"{state}/quarantine" in removal("d", str(state)).paths
+    (state / "quarantine" / "s").mkdir()
+    found = removal("d", str(state))
+    assert f"{state}/quarantine" in found.precious and f"{state}/quarantine" not in found.paths
 
 
 def test_only_change_sets_are_a_persons_own(state: Path) -> None:

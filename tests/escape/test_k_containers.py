@@ -620,3 +620,49 @@ def test_K64_no_further_command_joins_namespaces_between_the_walls(box: Box, nes
         assert "cannot join the session: with --containers" in done.stderr and "docker exec" in done.stderr
     else:
         assert done.returncode == 0 and made, done
+
+
+MEMORY = r"""
+import time
+_libc.ptrace.argtypes = [ctypes.c_long] * 4
+PTRACE_SEIZE, PTRACE_DETACH = 0x4206, 17
+def look(pid):
+    "What can be had of a process."
+    def seize():
+        if _libc.ptrace(PTRACE_SEIZE, pid, 0, 0):
+            raise OSError(ctypes.get_errno(), "ptrace")
+        _libc.ptrace(PTRACE_DETACH, pid, 0, 0)
+    for name, action in (
+        ("maps", lambda: open(f"/proc/{pid}/maps").read(1)),
+        ("mem", lambda: os.close(os.open(f"/proc/{pid}/mem", os.O_RDONLY))),
+        ("environ", lambda: open(f"/proc/{pid}/environ").read(1)),
+        ("fd", lambda: str(os.listdir(f"/proc/{pid}/fd"))),
+        ("seize", seize),
+    ):
+        attempt(f"{pid} {name}", action)
+own = os.fork()
+if own == 0:
+    time.sleep(1000)
+names = {pid: open(f"/proc/{pid}/comm").read().strip() for pid in os.listdir("/proc") if pid.isdigit()}
+for pid in names:
+    if int(pid) != os.getpid():
+        look(int(pid))
+say("names", names)
+say("own", str(own))
+os.kill(own, 9)
+"""
+
+
+@pytest.mark.needs_tool("dockerd")
+def test_K61_who_waits_at_docker_s_socket_shows_no_memory_of_ours(containers: Box) -> None:
+    """A copy of pid 1 shows where the memory of the tracer and the supervisor is.  A shell that waits shows a shell."""
+    found = containers.attack(MEMORY)
+    names, own = found.pop("names"), found.pop("own")
+    ours = [pid for pid, name in names.items() if name == names["1"]]
+    shells = [pid for pid, name in names.items() if name == "sh"]
+    assert len(ours) == 2, names
+    looks = ("maps", "mem", "environ", "fd", "seize")
+    assert {found[f"{pid} {look}"] for pid in ours for look in looks} <= {"EACCES", "EPERM"}, found
+    for pid in (own, *shells):  # the controls
+        assert not {found[f"{pid} {look}"] for look in looks} & {"EACCES", "EPERM"}, found
+    assert len(shells) == 1, names

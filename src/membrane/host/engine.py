@@ -2,11 +2,16 @@
 
 Theory of operation
 -------------------
-A process of the sandbox, under the command's own confinement, listens on the socket where Docker's clients look by
-default.  The first connection makes it execute dockerd with that socket (sd_listen_fds(3)); the client waits meanwhile
-in the socket's queue.  Nothing is started for a command that uses no Docker.  The daemon is started as one in a user
-namespace (``--rootless``, for which it wants a variable and a program of RootlessKit; the program is never run with
-``--userland-proxy=false``), so it asks for nothing of the machine: no cgroups, no device rules, no settings.
+Two processes of the sandbox, under the command's own confinement, wait on the socket where Docker's clients look by
+default.  At the first connection one of them, which only waits, writes a line to the other, a shell, and that executes
+dockerd with the socket (sd_listen_fds(3)); the client waits meanwhile in the socket's queue.  Nothing else is started
+for a command that uses no Docker.  The daemon is started as one in a user namespace (``--rootless``, for which it wants
+a variable and a program of RootlessKit; the program is never run with ``--userland-proxy=false``), so it asks for
+nothing of the machine: no cgroups, no device rules, no settings.
+
+Why two: who waits is a copy of this process, and so of pid 1, the tracer and the supervisor, as the command may not see
+it: where their memory is, what is in it of the plan.  It is not dumpable (prctl(2), PR_SET_DUMPABLE), so it could make
+no call that the tracer has to read.  The shell has a memory of its own, from before the command runs.
 
 It runs with the command's rights and belongs to it: what it says is in ``LOG``, inside.
 """
@@ -14,6 +19,7 @@ It runs with the command's rights and belongs to it: what it says is in ``LOG``,
 from __future__ import annotations
 
 import _socket
+import fcntl
 import os
 import select
 
@@ -22,19 +28,34 @@ from . import syscalls as sc
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import NoReturn
 
 SOCKET, LOG = "/run/docker.sock", "/run/docker.log"
 _STATE = "/run/docker"
-_INIT = "docker-init"
-_FIRST = 3  # SD_LISTEN_FDS_START
+_FIRST, _LINE, _DONE = 3, 4, 5  # SD_LISTEN_FDS_START; the end of a pipe; another, which execve(2) closes
+_SHELL = "/bin/sh"
+# Its arguments: dockerd, docker-init or nothing, options.  dockerd has docker-init bound read-only without the flags of
+# its mount, and those of the view are locked (nosuid, nodev): the kernel refuses to change them (mount_namespaces(7)).
+# So a copy of it is found first, on a file system of the command's own; without one only ``run --init`` does not work.
+_SCRIPT = f"""\
+read -r line <&{_LINE} || exit 0
+exec {_LINE}<&-
+(umask 077; : >> {LOG})
+exec >> {LOG} 2>&1
+init=$1
+shift
+mkdir -p {_STATE}/bin
+test "$init" && mount -t tmpfs -o mode=755 tmpfs {_STATE}/bin && cp "$init" {_STATE}/bin/docker-init
+ln -s /bin/true {_STATE}/bin/rootlesskit-docker-proxy
+export LISTEN_PID=$$
+exec "$0" "$@"
+"""
 _SYSTEM = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 
 
 def offer(environment: Mapping[str, str]) -> None:
     """In the command's process, before exec: listen, where dockerd is installed and nothing is at its socket."""
     path = [place for place in (*environment.get("PATH", "").split(":"), *_SYSTEM) if place.startswith("/")]
-    daemon = next((name for place in path if os.access(name := f"{place}/dockerd", os.X_OK)), "")
+    daemon = _program("dockerd", path)
     if not daemon:
         return
     listening = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
@@ -49,64 +70,60 @@ def offer(environment: Mapping[str, str]) -> None:
         os.waitpid(child, 0)
         listening.close()
         return
-    try:
-        if os.fork() == 0:  # pid 1 reaps it: the command has no child that it did not make
-            _wait(listening.fileno(), daemon, dict(environment), list(dict.fromkeys(path)))
+    try:  # pid 1 reaps what is forked here: the command has no child that it did not make
+        null, line = _prepare(listening.fileno(), daemon, dict(environment), list(dict.fromkeys(path)))
+        sc.set_dumpable(False)
+        if os.fork() == 0:
+            _wait(null, listening.fileno(), line)
     finally:
         os._exit(0)
 
 
-def _offer_init(path: Sequence[str]) -> None:
-    """A copy of the program of ``docker run --init``, found first, on a file system of the command's own.
-
-    dockerd has it bound read-only without the flags of its mount, and those of the view are locked (nosuid, nodev):
-    the kernel refuses to change them (mount_namespaces(7)).  Without a copy only ``--init`` does not work.
-    """
-    program = next((name for place in path if os.access(name := f"{place}/{_INIT}", os.X_OK)), "")
-    if not program:
-        return
-    try:
-        source = os.open(program, os.O_RDONLY | os.O_CLOEXEC)
-        sc.mount("tmpfs", f"{_STATE}/bin", "tmpfs", 0, "mode=755")
-        target = os.open(f"{_STATE}/bin/{_INIT}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o755)
-        while os.sendfile(target, source, None, 1 << 20):
-            pass
-        os.close(target)
-    except OSError:
-        pass
+def _program(name: str, path: Sequence[str]) -> str:
+    return next((found for place in path if os.access(found := f"{place}/{name}", os.X_OK)), "")
 
 
-def _wait(listening: int, daemon: str, environment: dict[str, str], path: Sequence[str]) -> NoReturn:
-    """Until a process connects; then this process is dockerd."""
-    try:
-        os.setsid()
-        null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-        for fd in (0, 1, 2):
-            os.dup2(null, fd)
-        if listening != _FIRST:
-            os.dup2(listening, _FIRST, inheritable=False)
-        sc.close_range(_FIRST + 1)  # the channel and the pipe that reports exec are the command's
-        os.chdir("/")
-        poll = select.poll()
-        poll.register(_FIRST, select.POLLIN)
-        poll.poll()
-        os.set_inheritable(_FIRST, True)
-        os.makedirs(f"{_STATE}/bin", exist_ok=True)
-        _offer_init(path)
-        os.symlink("/bin/true", f"{_STATE}/bin/rootlesskit-docker-proxy")
-        log = os.open(LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        for fd in (1, 2):
-            os.dup2(log, fd)
-        environment.update(
-            PATH=":".join((f"{_STATE}/bin", *path)),
-            XDG_RUNTIME_DIR="/run",
-            ROOTLESSKIT_STATE_DIR=_STATE,
-            ROOTLESSKIT_PARENT_EUID="0",
-            LISTEN_PID=str(os.getpid()),
-            LISTEN_FDS="1",
-        )
-        argv = [daemon, "--rootless", "--host=fd://", "--userland-proxy=false", "--data-root=/var/lib/docker"]
-        argv += [f"--exec-root={_STATE}/exec", f"--pidfile={_STATE}/pid"]
-        os.execve(daemon, argv, environment)
-    finally:
-        os._exit(1)
+def _prepare(listening: int, daemon: str, environment: dict[str, str], path: Sequence[str]) -> tuple[int, int]:
+    """Start the shell, and wait until it is one; /dev/null, and the end of the pipe for its line."""
+    environment.update(
+        PATH=":".join((f"{_STATE}/bin", *path)),
+        XDG_RUNTIME_DIR="/run",
+        ROOTLESSKIT_STATE_DIR=_STATE,
+        ROOTLESSKIT_PARENT_EUID="0",
+        LISTEN_FDS="1",
+    )
+    init = _program("docker-init", path)
+    argv = ["sh", "-c", _SCRIPT, daemon, init, "--rootless", "--host=fd://", "--userland-proxy=false"]
+    argv += ["--data-root=/var/lib/docker", f"--exec-root={_STATE}/exec", f"--pidfile={_STATE}/pid"]
+    null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+    read, line = os.pipe()
+    executed, executing = os.pipe()
+    if os.fork() == 0:
+        try:
+            os.setsid()
+            os.chdir("/")
+            _keep_only((null, null, null, listening, read, executing))
+            os.set_inheritable(_DONE, False)
+            os.execve(_SHELL, argv, environment)
+        finally:
+            os._exit(1)
+    os.close(executing)
+    os.read(executed, 1)
+    return null, line
+
+
+def _wait(null: int, listening: int, line: int) -> None:
+    """Until a process connects."""
+    os.setsid()
+    _keep_only((null, null, null, listening, line))
+    poll = select.poll()
+    poll.register(_FIRST, select.POLLIN)
+    poll.poll()
+    os.write(_LINE, b"\n")
+
+
+def _keep_only(fds: Sequence[int]) -> None:
+    """Make these the descriptors 0, 1, 2 and so on; all others are the command's and are closed."""
+    for place, fd in enumerate([fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, len(fds)) for fd in fds]):
+        os.dup2(fd, place)
+    sc.close_range(len(fds))

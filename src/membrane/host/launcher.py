@@ -217,9 +217,11 @@ def _diagnosing(role: str, inner: int) -> list[tuple[str, _socket.socket]]:
     where the kernel has no such family."""
     kind = _socket.SOCK_RAW | _socket.SOCK_CLOEXEC
     try:
-        return [(role, _in_network(inner, lambda: _socket.socket(_socket.AF_NETLINK, kind, SOCK_DIAG)))]
+        made = _in_network(inner, lambda: _socket.socket(_socket.AF_NETLINK, kind, SOCK_DIAG))
     except OSError:
         return []
+    made.connect((0, 0))  # none but the kernel answers: who has CAP_NET_ADMIN there could send to it (``senders``)
+    return [(role, made)]
 
 
 def _make_socket(channel: Channel, inner: int) -> bool:

@@ -66,6 +66,9 @@ class Senders:
     def __init__(self, namespace: int) -> None:
         kind = SOCK_RAW | SOCK_CLOEXEC
         self._tracked = inside(namespace, lambda: Socket(AF_NETLINK, kind, netlink.NETLINK_NETFILTER))
+        # The command may send to a socket of its namespace (it has CAP_NET_ADMIN there); to one that is connected, only
+        # its peer can: the kernel (net/netlink/af_netlink.c, netlink_getsockbyportid).
+        self._tracked.connect((0, 0))
         # In these no container is: ours, and the command's, which was asked before.
         self._own = os.fstat(namespace).st_ino, os.stat("/proc/self/ns/net").st_ino
         self._number = 0

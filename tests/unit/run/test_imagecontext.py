@@ -179,7 +179,7 @@ def test_it_is_built_again_when_what_it_copies_has_changed(
     reference = f"dockerfile:{path}"
     built: list[str] = []
 
-    def build(_path: str, _platform: str, made: str, _progress: object) -> None:
+    def build(_path: str, _platform: str, made: str, *_more: object) -> None:
         built.append((context / "a").read_text())
         archive(image(tmp_path / f"image{len(built)}", layer(("a", built[-1].encode()))), Path(made))
 

@@ -49,6 +49,7 @@ WHOLE = None
         ("COPY 'a' /to", WHOLE),
         ('COPY ["a", 1]', WHOLE),
         ('COPY ["a", ', WHOLE),
+        pytest.param("COPY " + "[" * 100_000, WHOLE, id="deep"),
         ("COPY a", WHOLE),
         ("COPY", WHOLE),
         ("COPY --parents a /to", WHOLE),
@@ -165,6 +166,14 @@ def test_what_commands_make_there_is_not_followed_and_bounded(
         patch.setattr(imagecontext, "MOST_DEPTH", 1)
         assert content(path) == ""
     assert content(path) == good
+    write(context, "COPY *q /to\n" * 5)  # each is looked for among all names
+    assert content(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(imagecontext, "MOST_NAMES", 20)
+        assert content(path) == ""
+    (context / "Dockerfile").write_bytes(b"COPY \xff /to\n")
+    assert content(path) == ""
+    write(context, "COPY . /to")
     os.rename(path, f"{path}.real")
     os.symlink("Dockerfile.real", path)
     assert content(path) == "" and stamp(path) != stamp(path)

@@ -17,6 +17,7 @@ from image_layout import archive, image, layer
 from membrane.errors import HostError
 from membrane.run import imagebuild, imagecontext, images, imagestore
 from membrane.run.imagecontext import content, copied, stamp
+from membrane.ui.images import DOCKERFILE
 
 WHOLE = None
 
@@ -64,6 +65,11 @@ WHOLE = None
 )
 def test_names_that_are_copied_are_known_or_all_count(text: str, names: list[str] | None) -> None:
     assert copied(text) == names
+
+
+def test_the_recipe_that_is_written_takes_nothing_of_its_directory() -> None:
+    assert copied(DOCKERFILE) == []
+    assert copied(DOCKERFILE.replace("#COPY", "COPY").replace("#RUN", "RUN")) == ["requirements.txt"]
 
 
 @pytest.fixture

@@ -240,6 +240,10 @@ def test_an_exposed_port_is_reached_on_the_loopback_and_nowhere_else(own: Home) 
         address, published = found.stdout.split()
         assert published == "map[]"
         assert fetched(address, *own.engine.beside()) == (7, b"")  # its neighbours of the network are refused
+        tables = own.engine.docker("exec", container, "sh", "-c", "cd /proc/net && cat tcp udp tcp6 udp6").stdout
+        rows = [line.split() for line in tables.splitlines() if "local_address" not in line]
+        listening = {row[1].partition(":")[0] for row in rows if row[3] in ("0A", "07")}  # TCP_LISTEN, unconnected UDP
+        assert listening == {"0100007F"}, tables  # nor would they find anything else
         again = own.run("-q", f"--expose=8080:{port}", "--", "true")
         assert again.returncode == 78 and "the port is in use on this machine" in again.stderr, again
         process.terminate()

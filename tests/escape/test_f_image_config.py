@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -180,3 +181,17 @@ def test_F136_the_number_of_the_image_opens_no_file_of_that_user_of_the_host(
     assert (other.stat().st_uid, other.read_text()) == (number, "of another user")
     with other.open("rb") as file:
         assert subprocess.run(words, stdin=file, capture_output=True, check=True).stdout == b"of another user"
+
+
+def test_F137_what_an_image_lacks_is_no_refusal(box: Box, system: bytes, tmp_path: Path) -> None:
+    """The machine has a program that the image has not, and one beside the workspace: only that is kept from it."""
+    box.policy(presets=[])
+    beside = box.workspace.parent / "tool"
+    shutil.copy("/usr/bin/env", beside)
+    done = run(box, image(tmp_path / "image", system, Env=["PATH=/bin"]), f"/usr/bin/env; {beside}; echo went on")
+    assert done.stdout == "went on\n" and done.stderr.count("not found") == 2, done
+    events = [json.loads(line) for line in box.events.read_text().splitlines()]
+    missed = [event["access"]["path"] for event in events if event["event"] == "AccessDenied"]
+    assert missed == [str(beside)], missed
+    control = box.run("/usr/bin/env")
+    assert control.returncode == 0, control

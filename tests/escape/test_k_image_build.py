@@ -91,9 +91,11 @@ def test_K71_what_a_build_writes_is_bounded_and_judged(
         patch.setattr(imagebuild, "MOST_BYTES", 50_000)
         with pytest.raises(HostError, match="more than 50000 bytes"):
             imagestore.pull(str(context.state), reference, lines.append)
-        patch.setattr(imagebuild, "_SCRIPT", r"printf '\033]0;x\007\n' >&2; exit 3")
+        script = r"printf '\033]0;x\007\nwhy\nlast\n' >&2; exit 3"
+        patch.setattr(imagebuild, "_SCRIPT", script)
         with pytest.raises(HostError, match="cannot build") as caught:
             imagestore.pull(str(context.state), reference, lines.append)
+        assert lines[-1] == "why" and caught.value.cause == "last" and "--denied" in caught.value.fix[0], lines
         patch.setattr(imagebuild, "_SCRIPT", "exit 69")
         with pytest.raises(HostError, match="no podman, docker or buildah"):
             imagestore.pull(str(context.state), reference, lines.append)

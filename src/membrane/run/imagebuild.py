@@ -48,12 +48,13 @@ exit {NO_ENGINE}
 """
 
 
-def build(path: str, platform: str, archive: str, progress: Callable[[str], None]) -> None:
+def build(path: str, platform: str, archive: str, progress: Callable[[str], None], say: Callable[[str], None]) -> None:
     """Build the Dockerfile ``path`` and write the image to the new file ``archive``.
 
     Args:
         platform: of the image (``grammar.parse_platform``); empty: this machine's.
         progress: takes what the engine says, line by line.
+        say: takes the last of these lines, for a person, where the build failed.
 
     Raises:
         HostError: there is no such file, no engine, or the build failed.
@@ -94,9 +95,12 @@ def build(path: str, platform: str, archive: str, progress: Callable[[str], None
         cause = "no podman, docker or buildah is installed"
         raise HostError("build the image", cause, target=reference, fix=("apt install podman",))
     if status:
+        for line in lines[:-1]:  # why a step failed stands before the engine's own last word
+            say(escape(line[-500:]))
         cause = escape(lines[-1][-500:]) if lines else f"the engine ended with {status}"
         fix = f"cd {context} && membrane --containers -- podman build -f {name} ."
-        raise HostError("build the image", cause, target=reference, fix=(fix,))
+        refused = "membrane trace show @last --denied   # what it may not reach"
+        raise HostError("build the image", cause, target=reference, fix=(refused, fix))
 
 
 def _heard(

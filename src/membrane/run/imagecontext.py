@@ -26,7 +26,7 @@ from ..host import syscalls as sc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
 MOST_NAMES = 20_000  # of a context that is looked at
 MOST_BYTES = 512 << 20  # of its files
@@ -115,7 +115,7 @@ def _taken(line: str) -> list[str]:
 
         try:
             words = json.loads(rest)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise _Whole from None
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
             raise _Whole
@@ -171,7 +171,7 @@ def _digest(path: str, told: Callable[[int, str, os.stat_result], object]) -> by
         walk = _Walk(told, *_left_out(lists[0] if not any(lists[1:]) else b""))
         walk.add(text, *lists)
         # buildah takes NAME.in through cpp(1), which includes files.
-        names = None if name.endswith(".in") else copied(text.decode("utf-8", "replace"))
+        names = None if name.endswith(".in") else copied(text.decode())
         try:
             for each in names if names is not None else [""]:
                 walk.named(root, each)
@@ -240,6 +240,7 @@ class _Walk:
             _Whole: a link is on the way, which engines follow.
         """
         above, _, last = name.rpartition("/")
+        self._count()
         try:
             fd = sc.openat2(root, above or ".", os.O_RDONLY | os.O_DIRECTORY, 0, _BELOW)
         except (FileNotFoundError, NotADirectoryError):
@@ -248,12 +249,12 @@ class _Walk:
         except OSError:
             raise _Whole from None
         try:
-            found = os.listdir(fd) if not last or "*" in last or "?" in last else [last]
+            found = self._listed(fd) if not last or "*" in last or "?" in last else [last]
             if last:
                 from fnmatch import fnmatchcase
 
                 found = [each for each in found if fnmatchcase(each, last)]
-            for each in sorted(found):
+            for each in found:
                 self._entry(fd, f"{above}/{each}" if above else each, each, 0, follows=bool(last))
         finally:
             os.close(fd)
@@ -261,8 +262,7 @@ class _Walk:
     def _entry(self, above: int, path: str, name: str, depth: int, *, follows: bool = False) -> None:
         if path in self._paths or name in self._anywhere:
             return
-        self._names += 1
-        if self._names > MOST_NAMES or depth > MOST_DEPTH:
+        if depth > MOST_DEPTH:
             raise _Unjudged
         try:
             details = os.stat(name, dir_fd=above, follow_symlinks=False)
@@ -280,10 +280,21 @@ class _Walk:
             flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
             fd = os.open(name, flags, dir_fd=above)
             try:
-                self._entries(fd, path, sorted(os.listdir(fd)), depth + 1)
+                for each in self._listed(fd):
+                    self._entry(fd, f"{path}/{each}", each, depth + 1)
             finally:
                 os.close(fd)
 
-    def _entries(self, fd: int, path: str, names: Sequence[str], depth: int) -> None:
-        for name in names:
-            self._entry(fd, f"{path}/{name}", name, depth)
+    def _listed(self, fd: int) -> list[str]:
+        """The names of a directory, in order."""
+        out = []
+        with os.scandir(fd) as entries:
+            for entry in entries:
+                self._count()
+                out.append(entry.name)
+        return sorted(out)
+
+    def _count(self) -> None:
+        self._names += 1
+        if self._names > MOST_NAMES:
+            raise _Unjudged

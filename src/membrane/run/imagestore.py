@@ -187,7 +187,7 @@ def pull(
                 say(f"building the image {reference}")
                 archive = f"{place}/.build-{secrets.token_hex(8)}"
                 try:
-                    imagebuild.build(rest, platform, archive, meter.show)
+                    imagebuild.build(rest, platform, archive, meter.show, say)
                     found = imagefiles.read_archive(archive, f"{place}/layers", platform, step, zstd)
                 finally:
                     if os.path.lexists(archive):

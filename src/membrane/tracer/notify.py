@@ -54,6 +54,7 @@ from ..events import (
 from ..host import notify, seccomp, syscalls, unixsockets
 from ..host.ready import ready
 from ..lines import Lines
+from ..plan.mounts import SYSTEM_TREES
 from ..policy import reasons
 from ..policy.model import Deny, PathAccess, SocketAccess
 from ..record.changes import AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW, CHANGES, NO, Change, new_value
@@ -156,6 +157,8 @@ class Notifications:
         self._root = root
         self._number = 0  # of the call that is being answered
         self._private = _PRIVATE if scope.owned is None else (*_PRIVATE, "/var/")
+        # Where the view has nothing of the host: what an image lacks it lacks everywhere.
+        self._of_image = tuple(f"{tree}/" for tree in (*SYSTEM_TREES, "/var")) if scope.policy.image else ()
         self._view = notify.View(root, nested=scope.nested or scope.shared)
         self._processes = Processes(scope, lambda: self._lose("ProcessExited"))
         self._refused = refused
@@ -1009,7 +1012,7 @@ class Notifications:
                 ours = os.access(os.path.dirname(path), os.W_OK)
         elif result == "EACCES":
             ours = place.status is not None and _is_mask(place.status)
-        elif not self._outside(path) or path.startswith(self._private):
+        elif not self._outside(path) or path.startswith((*self._private, *self._of_image)):
             ours = False
         elif operation == "read":
             ours = os.path.lexists(place.path)  # not in the view, but on the host

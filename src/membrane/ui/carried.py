@@ -110,26 +110,31 @@ def _copy(source: int, sink: int) -> None:
 
 
 def steer(place: str) -> int:
-    """Wait for ``join``, and pass it the signals that come on stdin; with stdin it ends."""
+    """Wait for ``join``, and pass it the signals that come on stdin, those from before as well; with stdin it ends."""
+    numbers = b""
     with socket.socket(socket.AF_UNIX) as door:
         door.bind(place)
         door.listen(1)
         os.write(1, b"\n")
-        if not _comes(door):
-            return 0
+        while not _comes(door):
+            came = os.read(0, 16)
+            if not came:
+                return 0
+            numbers = (numbers + came)[-16:]
         line, _ = door.accept()
     os.unlink(place)
     pid = int.from_bytes(line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 4), sys.byteorder)
     try:
         process = os.pidfd_open(pid)
-        while not _comes(line):
-            numbers = os.read(0, 16) or bytes((signal.SIGKILL,))  # its session sees the end of its stream
+        line.sendall(TAKEN)
+        while True:
             for number in numbers:
                 if number in (*FORWARDED, signal.SIGKILL):
                     signal.pidfd_send_signal(process, number)
-            if signal.SIGKILL in numbers:
+            if signal.SIGKILL in numbers or _comes(line):
                 break
-    except ProcessLookupError:
+            numbers = os.read(0, 16) or bytes((signal.SIGKILL,))  # its session sees the end of its stream
+    except (ProcessLookupError, BrokenPipeError):
         pass  # it has ended
     return 0
 
@@ -143,11 +148,21 @@ def _comes(other: socket.socket) -> bool:
 
 
 def join(place: str, session: str, words: list[str]) -> int:
-    """Be the caller of ``membrane exec``; the exit status of the command."""
+    """Be the caller of ``membrane exec``; the exit status of the command.
+
+    Nothing runs before ``steer`` has it: a signal would not reach it, nor the end of the one outside.
+    """
     from . import cli
 
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until ``exec`` forwards it
     with socket.socket(socket.AF_UNIX) as line:
-        line.connect(place)
+        try:
+            line.connect(place)
+            taken = line.recv(1)
+        except OSError:
+            taken = b""
+        if taken != TAKEN:
+            return 128 + signal.SIGKILL  # as the one outside has ended
         return cli.main(["exec", session, "--", *words])
 
 

@@ -180,10 +180,13 @@ def join(found: SessionRecord, command: Sequence[str], state: str) -> int:
         env=_environment(engine),
     )  # fmt: skip
     assert steering.stdin is not None and steering.stdout is not None
-    if not steering.stdout.read(1):
-        raise HostError(
-            "join the session", "its container takes no command: it is beginning or ending", target=found.id
-        )
+    answers = select.poll()
+    answers.register(steering.stdout, select.POLLIN)
+    if not answers.poll(PATIENCE * 1000) or not steering.stdout.read(1):
+        steering.kill()
+        steering.communicate()
+        cause = "its container takes no command: it is beginning or ending, or the engine has no answer"
+        raise HostError("join the session", cause, target=found.id)
     pipe = steering.stdin.fileno()
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
         signal.signal(number, lambda number, _frame: _steer(pipe, number))
@@ -200,7 +203,11 @@ def join(found: SessionRecord, command: Sequence[str], state: str) -> int:
     )
     code = client.wait()
     steering.stdin.close()
-    steering.wait()
+    try:
+        steering.wait(PATIENCE)
+    except subprocess.TimeoutExpired:  # the command has ended, whatever the engine does
+        steering.kill()
+        steering.wait()
     return code if code >= 0 else 128 - code
 
 
@@ -668,14 +675,18 @@ def _try(engine: str, frame: Frame, name: str, alive: int) -> subprocess.Popen[b
         env=_environment(engine),
     )  # fmt: skip
     assert line.stdin is not None and line.stdout is not None
-    data = frame.dump()
-    try:
-        while data:
-            data = data[line.stdin.write(data) :]
-    except OSError:
-        data = b""  # it has ended, as its other end says
+    data, to = frame.dump(), line.stdin.fileno()
     poll = select.poll()
     poll.register(alive, select.POLLIN)
+    poll.register(to, select.POLLOUT)
+    os.set_blocking(to, False)
+    try:
+        while data and [fd for fd, _events in poll.poll(PATIENCE * 1000)] == [to]:
+            data = data[os.write(to, data) :]
+    except OSError:
+        pass  # it has ended, as its other end says
+    os.set_blocking(to, True)
+    poll.unregister(to)
     poll.register(line.stdout, select.POLLIN)
     found = [fd for fd, _events in poll.poll(PATIENCE * 1000)]
     if alive not in found and line.stdout.fileno() in found and line.stdout.read(1) == TAKEN:

@@ -60,8 +60,8 @@ def _reference(text: str) -> str:
 
 DOCKERFILE = """\
 # An image for work on a project: membrane --image dockerfile:FILE -- COMMAND builds it once, in a sandbox, and runs
-# COMMAND in it; after a change of this file it is built again.  What it fetches is behind your rules: presets of
-# registries and package archives are on by default.
+# COMMAND in it; after a change of this file, or of what it copies, it is built again.  What it fetches is behind your
+# rules: presets of registries and package archives are on by default.
 FROM docker.io/library/debian:12-slim
 
 RUN apt-get update && apt-get install --yes --no-install-recommends \\

@@ -17,6 +17,7 @@ from image_layout import archive, image, layer
 from membrane.errors import HostError
 from membrane.run import imagebuild, imagecontext, images, imagestore
 from membrane.run.imagecontext import content, copied, stamp
+from membrane.ui.images import DOCKERFILE
 
 WHOLE = None
 
@@ -49,6 +50,7 @@ WHOLE = None
         ("COPY 'a' /to", WHOLE),
         ('COPY ["a", 1]', WHOLE),
         ('COPY ["a", ', WHOLE),
+        pytest.param("COPY " + "[" * 100_000, WHOLE, id="deep"),
         ("COPY a", WHOLE),
         ("COPY", WHOLE),
         ("COPY --parents a /to", WHOLE),
@@ -63,6 +65,11 @@ WHOLE = None
 )
 def test_names_that_are_copied_are_known_or_all_count(text: str, names: list[str] | None) -> None:
     assert copied(text) == names
+
+
+def test_the_recipe_that_is_written_takes_nothing_of_its_directory() -> None:
+    assert copied(DOCKERFILE) == []
+    assert copied(DOCKERFILE.replace("#COPY", "COPY").replace("#RUN", "RUN")) == ["requirements.txt"]
 
 
 @pytest.fixture
@@ -165,6 +172,14 @@ def test_what_commands_make_there_is_not_followed_and_bounded(
         patch.setattr(imagecontext, "MOST_DEPTH", 1)
         assert content(path) == ""
     assert content(path) == good
+    write(context, "COPY *q /to\n" * 5)  # each is looked for among all names
+    assert content(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(imagecontext, "MOST_NAMES", 20)
+        assert content(path) == ""
+    (context / "Dockerfile").write_bytes(b"COPY \xff /to\n")
+    assert content(path) == ""
+    write(context, "COPY . /to")
     os.rename(path, f"{path}.real")
     os.symlink("Dockerfile.real", path)
     assert content(path) == "" and stamp(path) != stamp(path)
@@ -179,7 +194,7 @@ def test_it_is_built_again_when_what_it_copies_has_changed(
     reference = f"dockerfile:{path}"
     built: list[str] = []
 
-    def build(_path: str, _platform: str, made: str, _progress: object) -> None:
+    def build(_path: str, _platform: str, made: str, *_more: object) -> None:
         built.append((context / "a").read_text())
         archive(image(tmp_path / f"image{len(built)}", layer(("a", built[-1].encode()))), Path(made))
 

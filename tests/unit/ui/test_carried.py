@@ -6,6 +6,8 @@ import marshal
 import os
 import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -135,3 +137,71 @@ def test_pid_1_ends_as_the_run_does(by: str) -> None:
         ours.close()
         theirs.close()
     assert status == {"itself": 5, "a signal": 137, "the end of the line": 3}[by]
+
+
+STEER = "import sys; from membrane.ui import carried; sys.exit(carried.steer(sys.argv[1]))"
+JOIN = """
+import sys
+from membrane.ui import carried, cli
+cli.main = lambda words: print("ran", *words, flush=True) or sys.stdin.read() or 9
+sys.exit(carried.join(sys.argv[1], "session", ["word"]))
+"""
+
+
+def started(script: str, place: Path) -> subprocess.Popen[bytes]:
+    words = [sys.executable, "-c", script, str(place)]
+    return subprocess.Popen(words, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "ends", "status", "said"),
+    [
+        (b"", b"", False, 9, b"ran exec session -- word\n"),  # the control: by itself
+        (b"", bytes((signal.SIGTERM,)), False, -signal.SIGTERM, b"ran exec session -- word\n"),
+        (b"", b"", True, -signal.SIGKILL, b"ran exec session -- word\n"),
+        (bytes((signal.SIGTERM,)), b"", False, -signal.SIGTERM, None),  # perhaps before it runs anything
+        (bytes((signal.SIGINT,)), b"", False, -signal.SIGINT, None),
+    ],
+)
+def test_a_joined_command_gets_signals_from_its_first_moment(
+    before: bytes, after: bytes, ends: bool, status: int, said: bytes | None, tmp_path: Path
+) -> None:
+    steer = started(STEER, tmp_path / "door")
+    assert steer.stdin is not None and steer.stdout is not None and steer.stdout.read(1) == b"\n"
+    if before:
+        steer.stdin.write(before)
+    join = started(JOIN, tmp_path / "door")
+    assert join.stdin is not None and join.stdout is not None
+    out = b"" if before else join.stdout.readline()
+    if after:
+        steer.stdin.write(after)
+    elif ends:
+        steer.stdin.close()
+        steer.stdin = None
+    elif not before:
+        join.stdin.close()
+        join.stdin = None
+    assert join.wait(60) == status, join.communicate()
+    rest, errors = join.communicate()
+    assert (said is None or out + rest == said) and not errors, (out, rest, errors)
+    assert steer.wait(60) == 0
+    steer.communicate()
+
+
+def test_nothing_runs_when_the_one_outside_has_ended(tmp_path: Path) -> None:
+    """Its end comes between the two: by a socket that nobody accepts on any more, and by none."""
+    steer = started(STEER, tmp_path / "door")
+    assert steer.stdout is not None and steer.stdout.read(1) == b"\n"
+    steer.communicate()
+    for number in range(2):
+        join = started(JOIN, tmp_path / "door")
+        out, errors = join.communicate()
+        assert (join.returncode, out, errors) == (128 + signal.SIGKILL, b"", b""), number
+        (tmp_path / "door").unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as door:
+        door.bind(str(tmp_path / "door"))
+        door.listen(1)
+        join = started(JOIN, tmp_path / "door")
+        door.accept()[0].close()  # as when it ends after the connection came
+        out, errors = join.communicate()
+    assert (join.returncode, out, errors) == (128 + signal.SIGKILL, b"", b"")

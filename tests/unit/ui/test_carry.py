@@ -12,9 +12,12 @@ from pathlib import Path
 import pytest
 
 import membrane
+from membrane.errors import HostError
 from membrane.policy import codec
 from membrane.run.installed import VERSION
+from membrane.run.registry import SessionRecord
 from membrane.ui import carry, containers
+from membrane.ui.carried import Frame
 
 # What CPython on macOS does not have, of what CPython on Linux has.
 DARWIN = """
@@ -211,6 +214,28 @@ def test_a_container_that_takes_no_run_is_removed(mac: Mac) -> None:
     mac.client(CLIENT.replace("exec)\n", "exec) exit 1\n"))
     done = mac.run("-q", "--", "x")
     assert done.returncode == 5 and "cannot hand the run to its container: docker exec failed" in done.stderr, done
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_an_engine_that_takes_nothing_is_not_waited_for_without_an_end(
+    mac: Mac, monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
+    """More than a pipe holds, which nobody reads: until the engine's patience is over, or its ``run`` has ended."""
+    mac.client("#!/bin/sh\nexec sleep 1000\n")
+    large = Frame(VERSION, "run", "/work", (), (), (), b"x" * 1_000_000, (), ())
+    alive, lives = os.pipe()
+    if ends:
+        os.close(lives)
+    else:
+        monkeypatch.setattr(carry, "PATIENCE", 0.2)
+    assert carry._try(f"{mac.home}/bin/docker", large, "membrane-0", alive) is None
+    os.close(alive)
+    if not ends:
+        os.close(lives)
+        found = SessionRecord("0" * 16, 1, 0.0, str(mac.workspace), (), "", 0, 0, 0, container="docker:membrane-0")
+        monkeypatch.setenv("PATH", f"{mac.home}/bin:/usr/bin:/bin")
+        with pytest.raises(HostError, match="has no answer"):
+            carry.join(found, ["true"], str(mac.home / ".membrane"))
 
 
 def test_an_engine_of_another_machine_is_refused(mac: Mac) -> None:

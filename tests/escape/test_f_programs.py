@@ -362,3 +362,42 @@ attempt("gone", lambda: wait_for(lambda: not any(map(os.path.lexists, ("tools", 
     assert not outside.ran(*commit) and not outside.ran("-C", "tree", *commit)
     (box.workspace / "tree/tools").symlink_to("../other")
     assert outside.ran("-C", "tree", *commit)
+
+
+AT_HOME = r"""
+import subprocess
+# The command can read the place in /proc/self/mountinfo.
+def git(*words):
+    return subprocess.run(["git", *words], capture_output=True).returncode
+evil = os.environ["HOME"] + "/evil.git"
+git("init", "-q", "--bare", evil)
+with open(evil + "/hooks/pre-receive", "w") as file:
+    file.write(HOOK)
+os.chmod(evil + "/hooks/pre-receive", 0o755)
+os.symlink(host, "link")
+relative = os.path.relpath(host + "/evil.git")
+ways = [host + "/evil.git", "file://" + host + "/evil", relative, "link/evil.git", "./nothing/../link/evil"]
+for number, address in enumerate(ways):
+    say(number, git("remote", "add", f"r{number}", address))
+say("pushurl", git("config", "remote.origin.pushurl", ways[0]))
+say("branch", git("config", "branch.main.pushRemote", ways[0]))
+git("init", "-q", "nested")
+git("-C", "nested", "remote", "add", "origin", ways[0])
+say("everyday", git("remote", "add", "beside", "../" + os.path.basename(os.getcwd()) + "/nested"))
+"""
+
+
+def test_F52_an_address_of_git_leads_to_no_hook_of_the_command(box: Box, outside: Outside) -> None:
+    """``git push`` to a path runs the hooks there; the sandbox's home is a directory on the host too."""
+    push = ("push", "origin", "HEAD:refs/heads/x")
+    outside.git("remote", "add", "origin", "https://example.invalid/x", check=True)
+    box.attack("say('up', 1)")
+    (home,) = (box.state / "homes").iterdir()
+    found = box.attack(f"HOOK, host = {outside.evil!r}, {str(home)!r}\n" + AT_HOME)
+    assert found.pop("everyday") == 0
+    assert 0 not in found.values(), found
+    assert not outside.ran(*push)
+    config = box.workspace / "nested/.git/config"  # taken away in the middle of what git did
+    assert not config.exists() or "evil.git" not in config.read_text()
+    outside.git("remote", "set-url", "origin", str(home / "evil.git"), check=True)  # the control
+    assert outside.ran(*push)

@@ -319,7 +319,16 @@ class Judge:
         old = self._before(change, LARGEST)
         if old is None:
             return "what it replaces cannot be read"
-        return objection(old, new, path, made=change.before is None)
+        return objection(old, new, path, made=change.before is None, local=self._local(path))
+
+    def _local(self, path: str) -> Callable[[str, str | None], str]:
+        """What is said against an address of this machine in the configuration ``path``: here it stays in the tree."""
+        from functools import partial
+
+        from ..workspace.addresses import Places, objection
+
+        directory = os.path.join(self._root, os.path.dirname(path))
+        return partial(objection, directory=directory, places=Places((self._root,), ("/",)))
 
     def _checked(self, change: Change, key: str, above: str) -> str:
         from ..workspace import gitindex
@@ -531,7 +540,9 @@ class Judge:
             else:
                 fd = view.open(layer, base + name)
                 try:
-                    why = objection(b"", read_bounded(fd, LARGEST), base + name, made=True)
+                    why = objection(
+                        b"", read_bounded(fd, LARGEST), base + name, made=True, local=self._local(base + name)
+                    )
                 finally:
                     os.close(fd)
             if why:

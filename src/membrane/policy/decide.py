@@ -629,22 +629,29 @@ def _folded(path: str) -> str:
             if marks > _MOST_MARKS:
                 raise Malformed("it has too many marks on one character")
         parts = [unicodedata.normalize("NFKC", part) for part in parts]
-    return SLASH.join(map(str.casefold, parts))
+    return SLASH.join(part.upper().casefold() for part in parts)  # dotless i is "I" in upper case
 
 
 def _read_as(path: str) -> frozenset[str]:
     """The path as servers may read it that decode again, fold letter case, or leave out what is no part of a name.
 
     A deny holds for all of them: parameters of a segment (RFC 3986 section 3.3), a query or fragment that was encoded,
-    dots and blanks at the end of a segment and the stream of a file (Windows), an empty segment, an encoded slash.
+    dots at the end of a segment, blanks at both, the stream of a file (Windows), an empty segment, an encoded slash,
+    characters that are not seen (of the categories Cc and Cf of Unicode).
     """
     whole = _folded(path)
+    if not whole.isprintable():
+        import unicodedata
+
+        whole = "".join(char for char in whole if unicodedata.category(char) not in ("Cc", "Cf"))
     forms = {path, whole}
     forms |= {form.replace(SLASH, "/") for form in forms}
     for mark in "?#":
         forms |= {form.partition(mark)[0] for form in forms}
     forms |= {"/".join(segment.partition(";")[0] for segment in form.split("/")) for form in forms}
-    forms |= {"/".join(segment.partition("::")[0].rstrip(". ") for segment in form.split("/")) for form in forms}
+    forms |= {
+        "/".join(segment.partition("::")[0].rstrip(". ").lstrip(" ") for segment in form.split("/")) for form in forms
+    }
     return frozenset("/" + "/".join(filter(None, form.split("/"))) for form in forms)
 
 

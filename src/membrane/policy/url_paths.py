@@ -30,7 +30,15 @@ _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012
 # Visible ASCII without what readers disagree about: "#" and "?" end a path, "\" is a slash to some.
 _PATH_BYTES = bytes(code for code in range(0x21, 0x7F) if code not in b"\\#?")
 ENCODED_SLASH = "it contains an encoded slash"
-_REFUSED_ESCAPES = {"2F": "an encoded slash", "5C": "an encoded backslash", "00": "an encoded NUL"}
+# Some readers drop control characters, or take what is beside them for the whole name: urlsplit of Python (as WHATWG's
+# URL, section 4.4) takes tabs and line ends out, also of what was decoded before.
+_CONTROL = "an encoded control character"
+_REFUSED_ESCAPES = {
+    **{f"{code:02X}": _CONTROL for code in (*range(1, 0x20), 0x7F)},
+    "2F": "an encoded slash",
+    "5C": "an encoded backslash",
+    "00": "an encoded NUL",
+}
 SLASH = "%2F"  # in a canonical path: only where a rule's path has it too
 END = "#"  # last in a pattern: the path ends here (no path holds one, so no pattern needs to quote it)
 _TWICE = ("%252E", "%252F", "%255C", "%2500", "%2525")
@@ -65,7 +73,7 @@ def canonical_path(raw: str, *, slashes: bool = False) -> str:
     if rest:
         raise MalformedPath(f"it contains {rest[:1].decode()!r}")
     path = _decode_unreserved(raw, slashes) if "%" in raw else raw
-    if "//" in path or "/." in path:
+    if "//" in path or "/." in path or ("%" in path and ".." in path):
         path = _resolve(path)
     if slashes and SLASH in path:
         parts = path.replace(SLASH, "/")
@@ -112,6 +120,8 @@ def _check_unicode(decoded: bytes) -> None:
     # Character by character: neither a separator nor a dot comes of putting others together, and to put thousands of
     # combining characters in order costs the square of their number.
     folded = text if text.isascii() else "".join([unicodedata.normalize("NFKC", char) for char in text])
+    if any("\x80" <= char <= "\x9f" for char in text):
+        raise MalformedPath(f"it contains {_CONTROL}")
     if folded.count("/") != text.count("/") or "\\" in folded:
         raise MalformedPath("it contains a character that may be read as a slash")
     for before, after in zip(text.split("/"), folded.split("/"), strict=True):
@@ -128,12 +138,20 @@ def _resolve(path: str) -> str:
                 raise MalformedPath('".." leads above the root')
             out.pop()
         elif segment != ".":
-            name, parameter, _ = segment.replace("%3B", ";").partition(";")
-            if parameter and name in (".", ".."):
-                raise MalformedPath("a dot segment has a parameter")
+            if segment[:1] in ".%" and (";" in segment or "%" in segment):
+                _check_dots(segment)
             out.append(segment)
     directory = path[-1] == "/" or segments[-1] in (".", "..")
     return "/" + "/".join(out) + ("/" if directory and out else "")
+
+
+def _check_dots(segment: str) -> None:
+    """Refuse what is a dot segment to who drops parameters or blanks, also when they are encoded twice."""
+    from urllib.parse import unquote
+
+    name, parameter, _ = unquote(unquote(segment)).partition(";")
+    if "".join(name.split()) in (".", ".."):
+        raise MalformedPath("a dot segment has a parameter" if parameter else "a dot segment has blanks in it")
 
 
 def canonical_path_pattern(raw: str) -> str:

@@ -39,16 +39,22 @@ import errno
 import os
 import stat
 import time
+from functools import partial
 
 from ..host import syscalls
 from ..host.writing import write_all
 from ..value import Value
+from .addresses import objection as judge_address
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from typing import TypeAlias
 
     from ..plan.model import ScanHit
+    from .addresses import Places
+
+    Local: TypeAlias = Callable[[str, str | None], str]
 
 LARGEST = 64 << 10  # bytes of a configuration
 MOST_WAITING = 16  # requests; the tracer holds as many calls (``tracer.edits``)
@@ -68,7 +74,9 @@ _HOOKS = {"config": "hooks", ".gitmodules": ".git/hooks"}  # where a new file of
 # ---------------------------------------------------------------- the judgement
 
 
-def objection(old: bytes, new: bytes, path: str = ".git/config", *, made: bool = False) -> str:
+def objection(
+    old: bytes, new: bytes, path: str = ".git/config", *, made: bool = False, local: Local | None = None
+) -> str:
     """Why ``new`` may not take the place of ``old``; empty when only everyday settings differ.
 
     Everyday is what ``gitconfig.objection`` finds harmless: a list of what is good.  All other settings must be the
@@ -77,6 +85,7 @@ def objection(old: bytes, new: bytes, path: str = ".git/config", *, made: bool =
     Args:
         path: of the file; a ``.gitmodules`` has rules of its own, and git sets ``core.worktree`` of a submodule.
         made: the repository has been made inside.
+        local: what is said against an address of this machine (``addresses.objection``).
     """
     from .gitconfig import ConfigError, module_objection, parse
 
@@ -92,7 +101,11 @@ def objection(old: bytes, new: bytes, path: str = ".git/config", *, made: bool =
             [
                 (key, value)
                 for key, value in parsed
-                if (module_objection(key, value) if path.endswith(".gitmodules") else _harm(key, value, path, made))
+                if (
+                    module_objection(key, value)
+                    if path.endswith(".gitmodules")
+                    else _harm(key, value, path, made, local)
+                )
             ]
         )
     before, after = settings
@@ -101,14 +114,14 @@ def objection(old: bytes, new: bytes, path: str = ".git/config", *, made: bool =
     known, kept = set(before), set(after)
     for key, value in after:
         if (key, value) not in known:
-            return f"{key[:100]} is no everyday setting"
+            return (local(key, value) if local is not None else "") or f"{key[:100]} is no everyday setting"
     for key, value in before:
         if (key, value) not in kept:
             return f"{key[:100]} is no everyday setting and must stay"
     return f"{after[0][0][:100] if after else before[0][0][:100]} is no everyday setting and must stay in its place"
 
 
-def _harm(key: str, value: str | None, path: str, made: bool) -> bool:
+def _harm(key: str, value: str | None, path: str, made: bool, local: Local | None) -> bool:
     """May a command not change this setting?"""
     from .gitconfig import objection as harm
 
@@ -116,7 +129,7 @@ def _harm(key: str, value: str | None, path: str, made: bool) -> bool:
         return not _is_own_tree(value or "", path)
     section, _, rest = key.partition(".")
     stays = key in _STAY or (section, rest.rpartition(".")[2]) in _STAY_IN
-    return (stays and not made) or bool(harm(key, value))
+    return (stays and not made) or bool(harm(key, value)) or (local is not None and bool(local(key, value)))
 
 
 def _is_own_tree(value: str, path: str) -> bool:
@@ -197,6 +210,7 @@ class Editor:
         busy: are there mounts that the launcher has not made yet?
         shared: does another sandbox show this file?
         answer: takes the number of a call, what to do (0: it is done; ``GO_ON``; an errno) and why.
+        places: where addresses of this machine may lead.
     """
 
     def __init__(
@@ -207,8 +221,10 @@ class Editor:
         busy: Callable[[], bool],
         shared: Callable[[str], bool],
         answer: Callable[[int, int, str], None],
+        places: Places | None = None,
     ) -> None:
         self._kept = kept
+        self._places = places
         self._freeze = freeze
         self._busy = busy
         self._shared = shared
@@ -302,7 +318,8 @@ class Editor:
                 raise _Refused("its hooks directory was replaced since the start")
             old, before = _read(parent, file)
             new, lock = _read(parent, f"{file}.lock")
-            why = objection(old, new, request.path)
+            local = partial(judge_address, directory=above, places=self._places) if self._places is not None else None
+            why = objection(old, new, request.path, local=local)
             if why:
                 raise _Refused(why)
             name = f"config.{os.urandom(8).hex()}.lock"

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from ..events import Event
     from ..host.unixsockets import Table
     from ..plan.model import MountOp, ScanHit
+    from .addresses import Places
     from .commits import Committed
     from .scan import Entry, ScanResult
 
@@ -103,8 +104,10 @@ class Guard(Holder, Watching):
         table: Table | None = None,
         empty: frozenset[str] = frozenset(),
         tips: bytes = b"",
+        places: Places | None = None,
     ) -> None:
         self._root = root
+        self.places = places or Holder.places
         self._prefix = root.rstrip("/") + "/"
         self._index = result.index
         self._shown = shown

@@ -21,6 +21,7 @@ import stat
 
 from ..host import syscalls
 from ..host.writing import write_all
+from .addresses import Places
 from .gitdir import NEVER, REFUSED, checked, find, fits
 from .names import HOOK, TREE_ROWS
 from .protect import (
@@ -77,6 +78,8 @@ _OBEYED = (
 
 class Holder:
     """Who keeps an eye on the content of what was judged; this one does not."""
+
+    places = Places()  # where addresses of git on this machine may lead
 
     def let_go(self, path: str) -> None:
         """The file will be opened."""
@@ -182,7 +185,12 @@ def judge(root_fd: int, path: str, source: str = "", holder: Holder = _NOBODY) -
     text = data.decode("utf-8", "surrogateescape")
     if key == "merge_rr":
         return _judge_rerere(root_fd, path, text, holder)
-    return judge_repository(root_fd, parent, holder) if key == "head" else validator(root_fd, path, text)
+    if key == "head":
+        return judge_repository(root_fd, parent, holder)
+    why = validator(root_fd, path, text)
+    if why or key not in ("config", "config.worktree") or not holder.places.open:
+        return why
+    return _judge_addresses(f"{_own_path(root_fd)}/{parent}".rstrip("/"), text, holder.places)
 
 
 def _hash_size(root_fd: int, parent: str) -> int:
@@ -380,6 +388,13 @@ def _judge_config(root_fd: int, path: str, text: str) -> str:
         if why:
             return why
     return ""
+
+
+def _judge_addresses(directory: str, text: str, places: Places) -> str:
+    from .addresses import objection
+    from .gitconfig import parse
+
+    return next((why for key, value in parse(text) if (why := objection(key, value, directory, places))), "")
 
 
 def _judge_modules(root_fd: int, path: str, text: str) -> str:

@@ -557,6 +557,34 @@ def test_a_deny_holds_for_a_path_with_parameters_too(path: str) -> None:
         assert ask(text, https("GET", other)) == "inspect", other
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/%20admin",
+        "/admin%20",
+        "/admin%E2%80%8B",
+        "/%C2%ADadmin",
+        "/ad%EF%BB%BFmin/x",
+        "/adm%C4%B1n",
+        "/%E2%80%83admin",
+    ],
+)
+def test_a_deny_holds_for_a_path_with_what_is_not_seen_or_is_a_letter_in_upper_case(path: str) -> None:
+    text = "allow: ['h:443']\ndeny: ['https://h/admin']"
+    assert ask(text, https("GET", path)) == "denied by rule"
+    assert ask("allow: ['h:443']\ndeny: ['https://h/other']", https("GET", path)) == "inspect", "the control"
+    for other in ("/%20x", "/ad%20min", "/admin%E2%80%8Bx", "/%C4%B1admin"):
+        assert ask(text, https("GET", other)) == "inspect", other
+
+
+@pytest.mark.parametrize("code", ["%01", "%09", "%0A", "%0D", "%1F", "%7F", "%C2%80", "%C2%85", "%C2%9F"])
+def test_no_control_character_is_in_a_path(code: str) -> None:
+    """Django, Flask and Spring take ``/admin%0A`` for ``/admin``; urlsplit(3) of Python takes it out anywhere."""
+    for path in (f"/admin{code}", f"/v1/..{code}/admin", f"/v1/x{code}y"):
+        assert ask("allow: ['h:443']", https("GET", path)) == "request malformed"
+    assert ask("allow: ['h:443']", https("GET", "/v1/x%C2%A9%20y")) == "inspect", "the control"
+
+
 @pytest.mark.parametrize("mark", ["%CC%81", "%CD%84", "%EF%BE%9F"])
 def test_under_a_deny_no_character_has_more_marks_than_any_language(mark: str) -> None:
     text = "allow: ['h:443']\ndeny: ['https://h/admin']"

@@ -208,7 +208,7 @@ def end_of_head(data: bytearray) -> tuple[int, int]:
 class AnswerHead:
     """A parsed answer head.  Read more leniently than a request: it is written anew, for the client alone."""
 
-    __slots__ = ("_chunked", "_fields", "_length", "close", "coded", "reason", "status")
+    __slots__ = ("_chunked", "_fields", "_length", "close", "coded", "folded", "reason", "status")
 
     def __init__(self, head: bytes) -> None:
         """Parse everything before the empty line.
@@ -218,7 +218,8 @@ class AnswerHead:
         """
         if b"\r" in head:
             head = head.replace(b"\r\n", b"\n")
-        if b"\n " in head or b"\n\t" in head:
+        self.folded = b"\n " in head or b"\n\t" in head
+        if self.folded:
             head = head.replace(b"\n ", b"  ").replace(b"\n\t", b"  ")  # a folded line is one line
         if b"\r" in head or b"\0" in head:
             raise Flaw(NOT_HTTP)

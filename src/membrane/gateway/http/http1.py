@@ -592,6 +592,8 @@ class Http1(Core):
             data.clear()
             try:
                 answered = AnswerHead(head)
+                if answered.folded and self._scrub_for_head() is not None:
+                    raise Flaw(_CODED)  # a secret that is cut by the fold; RFC 9112 section 5.2 lets a gateway refuse
                 if answered.status == 101:
                     self._switch(answered, rest)
                     return

@@ -289,6 +289,21 @@ def test_http1_does_not_pass_on_what_it_can_not_read() -> None:
     assert out.startswith(b"HTTP/1.1 502 ") and body not in out
 
 
+@pytest.mark.parametrize("status", ["200 OK", "103 Early Hints", "204 No Content", "101 Switching Protocols"])
+def test_http1_passes_on_no_folded_head_in_which_a_value_may_be_cut(status: str) -> None:
+    head = f"HTTP/1.1 {status}\r\nX: ".encode()
+    for fold in (b"\r\n ", b"\n\t", b"\r\n    "):
+        core = http1()
+        core.client_data(b"GET /v1/x HTTP/1.1\r\n" + HOST + b"\r\n")
+        out = down(core.upstream_data(head + VALUE[:9] + fold + VALUE[9:] + b"\r\n\r\n"))
+        assert out.startswith(b"HTTP/1.1 502 ") and VALUE[9:] not in out
+    core = Http1(
+        Gate(BOUND, lambda _: Allow(None, "yes")), lambda: 0.0, connected=True
+    )  # the control: where no secret goes it is one line
+    core.client_data(b"GET /v1/x HTTP/1.1\r\n" + HOST + b"\r\n")
+    assert status.startswith("101") or b"X: a  b" in down(core.upstream_data(head + b"a\r\n b\r\n\r\n"))
+
+
 def test_http1_scrubs_a_websocket() -> None:
     core = http1()
     core.client_data(

@@ -1,0 +1,116 @@
+"""Addresses of git on this machine: may they stand in a configuration that the command has written?
+
+Theory of operation
+-------------------
+git takes a path, or ``file://``, for a repository here.  ``git push`` to it runs ``git-receive-pack`` in that one, and
+so its hooks (githooks(5), pre-receive).  In the workspace and other guarded trees no hook can be made; but the
+command also writes where nobody looks, such as the sandbox's home, which is a directory of our state on the host.  So
+an address that the command sets leads neither there nor, in a guarded tree, through a link, which could lead there.
+
+A relative address counts from the top of a work tree (git-push(1), GIT URLS), which a submodule's configuration does
+not tell: it is looked at from each directory between the configuration and the tree's top.
+
+Reference: git, connect.c ``parse_connect_url``, path.c ``enter_repo`` (``~``, and names without their ``.git``).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from ..host import syscalls
+from ..value import Value
+
+_KEYS = frozenset({"url", "pushurl", "remote", "pushremote", "pushdefault", "defaultremote"})
+_SUFFIXES = ("", ".git", "/.git")  # with which git looks for a repository as well
+_MOST_PARTS = 128  # components of a path that is looked at
+
+
+class Places(Value):
+    """Where an address may lead; all are absolute and without links, and the deepest one decides."""
+
+    guarded: tuple[str, ...] = ()  # trees in which no hook can be made
+    open: tuple[str, ...] = ()  # what commands can write, and nobody looks at
+
+
+def objection(key: str, value: str | None, directory: str, places: Places) -> str:
+    """Why an address must not be set; empty for one of another machine, and for other settings.
+
+    Args:
+        key: as ``gitconfig.parse`` gives it.
+        directory: that the configuration is in, absolute.
+    """
+    section, _, rest = key.partition(".")
+    sub, _, name = rest.rpartition(".")
+    if section not in ("remote", "branch", "checkout") or not places.open:
+        return ""
+    found = [value] if value and name in _KEYS else []
+    found += [sub] if section == "remote" and sub else []
+    for address in found:
+        path = local(address)
+        why = _leads(path, directory, places) if path else ""
+        if why:
+            return f"{key[:100]} {why}"
+    return ""
+
+
+def local(address: str) -> str:
+    """The path of an address that is one of this machine to git; empty for any other."""
+    scheme, mark, rest = address.partition("://")
+    if mark and "/" not in scheme and ":" not in scheme:
+        if scheme.lower() != "file":
+            return ""
+        from urllib.parse import unquote
+
+        return "/" + unquote(rest, errors="surrogateescape")
+    colon, slash = address.find(":"), address.find("/")
+    if colon >= 0 and not 0 <= slash < colon:
+        return ""  # of ssh
+    return address
+
+
+def _leads(path: str, directory: str, places: Places) -> str:
+    if path.startswith("~"):
+        path = os.path.expanduser(path)
+    above = [directory]
+    if os.path.basename(directory) == ".git":
+        above = [os.path.dirname(directory)]
+    elif not path.startswith("/"):
+        while above[-1] not in places.guarded and above[-1] != "/" and len(above) < _MOST_PARTS:
+            above.append(os.path.dirname(above[-1]))
+    for base in above:  # an absolute path is the same from each
+        # What git opens is not known to be there yet; of ".." behind a link the link itself is found.
+        written = f"{base}/{path}" if not path.startswith("/") else path
+        whole = "/" + os.path.normpath(written).lstrip("/")
+        for each in dict.fromkeys((whole, "/" + written.strip("/"))):
+            tree = max((tree for tree in (*places.open, *places.guarded) if _inside(each, tree)), key=len, default="")
+            if tree in places.open:
+                return "leads to what commands can write and nobody looks at: git would run its hooks"
+            if tree and any(_through_link(each + suffix, tree) for suffix in _SUFFIXES):
+                return "leads through a link, to a repository whose hooks git would run"
+    return ""
+
+
+def _inside(path: str, tree: str) -> bool:
+    return path == tree or path.startswith(tree.rstrip("/") + "/")
+
+
+def _through_link(path: str, tree: str) -> bool:
+    """Is there a link on the way to ``path`` (as far as it is there), or is that not known?"""
+    parts = [part for part in path[len(tree.rstrip("/")) :].split("/") if part not in ("", ".")]
+    if len(parts) > _MOST_PARTS:
+        return True
+    root = os.open(tree, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        while parts:
+            try:
+                os.close(syscalls.openat2(root, "/".join(parts), os.O_PATH, 0, syscalls.RESOLVE_NO_SYMLINKS))
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+                    return True
+                parts.pop()
+            else:
+                return False
+        return False
+    finally:
+        os.close(root)

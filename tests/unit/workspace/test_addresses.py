@@ -1,0 +1,73 @@
+"""Addresses of git that lead to repositories of this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from membrane.workspace.addresses import Places, local, objection
+from membrane.workspace.gitedit import objection as change
+
+
+@pytest.mark.parametrize(
+    ("address", "path"),
+    [
+        ("../o", "../o"), ("/o.git", "/o.git"), ("o", "o"), ("~/o", "~/o"), ("./a:b", "./a:b"), ("a/b:c", "a/b:c"),
+        ("file:///s/x", "//s/x"), ("file:///%73/x", "//s/x"), ("FILE:///s", "//s"),
+        ("https://h/x", ""), ("ssh://h/x", ""), ("git@h:x", ""), ("h:/x", ""), ("ext::sh", ""),
+    ],
+)  # fmt: skip
+def test_what_is_an_address_of_this_machine(address: str, path: str) -> None:
+    assert local(address) == path
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    for name in ("work/.git", "work/sub/n/.git", "work/o.git", "state/homes/w", "else"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "work/link").symlink_to("../state/homes/w")
+    (tmp_path / "work/other.git").symlink_to("../state/homes/w")
+    return Places((str(tmp_path / "work"),), (str(tmp_path / "state"),))
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "{top}/state/homes/w/e.git", "file://{top}/state/homes/w", "//{top}//state/./homes/w", "../state/homes/w/e.git",
+        "o.git/../../state/homes/w", "file://{top}/%73tate", "link", "./link/e.git", "other", "{top}/work/link/e.git",
+        "link/../o.git", "sub/../link", "{top}/work/../state", "a/" * 200,
+    ],
+)  # fmt: skip
+def test_one_that_leads_to_hooks_of_the_command_is_refused(places: Places, tmp_path: Path, address: str) -> None:
+    value = address.format(top=tmp_path)
+    directory = str(tmp_path / "work/.git")
+    for key in ("remote.o.url", "remote.o.pushurl", "branch.b.remote", "branch.b.pushremote", "remote.pushdefault"):
+        assert objection(key, value, directory, places), key
+    assert objection(f"remote.{value}.fetch", "x", directory, places)
+    assert not objection("remote.o.url", value, directory, Places()), "the control"
+    assert not objection("remote.o.url", f"https://h/{value}", directory, places), "the control"
+
+
+def test_one_that_stays_in_the_tree_or_leads_to_what_no_command_writes_is_let_be(
+    places: Places, tmp_path: Path
+) -> None:
+    nested = str(tmp_path / "work/sub/n/.git")
+    for value in ("../../o.git", f"{tmp_path}/work/o.git", f"{tmp_path}/else", "../../../else", "not/there", "origin"):
+        assert not objection("remote.o.url", value, nested, places), value
+    assert objection("remote.o.url", "../../../state/x", nested, places)
+    module = str(tmp_path / "work/.git/modules/m")  # whose work tree may be anywhere
+    assert not objection("remote.o.url", "../o.git", module, places)
+    assert objection("remote.o.url", "../../state/x", module, places)
+
+
+def test_it_is_refused_in_a_change_and_may_stay_where_it_was() -> None:
+    said = "leads away"
+    old, new = b'[remote "o"]\n\turl = /x\n', b'[remote "o"]\n\turl = /y\n'
+
+    def judge(_key: str, value: str | None) -> str:
+        return said if value == "/y" else ""
+
+    assert change(old, new, local=judge) == said
+    assert change(new, new + b'[remote "p"]\n\turl = /z\n', local=judge) == ""
+    assert change(old, new) == ""  # the control

@@ -325,10 +325,10 @@ class Judge:
         """What is said against an address of this machine in the configuration ``path``: here it stays in the tree."""
         from functools import partial
 
-        from ..workspace.addresses import Places, objection
+        from ..workspace.addresses import Trees, objection
 
         directory = os.path.join(self._root, os.path.dirname(path))
-        return partial(objection, directory=directory, places=Places((self._root,), ("/",)))
+        return partial(objection, directory=directory, places=Trees((self._root,), ("/",)))
 
     def _checked(self, change: Change, key: str, above: str) -> str:
         from ..workspace import gitindex

@@ -237,9 +237,10 @@ def _listing(rows: Sequence[tuple[Change, str]], heading: str, *, colour: bool) 
     return lines
 
 
-def outcome(name: str, report: Report) -> list[str]:
-    """What an apply did, for a person."""
-    lines = [f"put in place: {counted(report.applied)}"]
+def outcome(name: str, report: Report, *, dry_run: bool = False) -> list[str]:
+    """What an apply did, or would do, for a person."""
+    put, not_put = ("would be", "would not be") if dry_run else ("", "not")
+    lines = [f"{put} put in place: {counted(report.applied) if report.applied else 'nothing'}".lstrip()]
     if report.partly:
         partly = frozenset(report.partly)
         rows = [
@@ -247,9 +248,9 @@ def outcome(name: str, report: Report) -> list[str]:
         ]
         lines += _listing(rows, f"only in part: {len(rows)}", colour=False)
     if report.refused:
-        lines += _listing(report.refused, f"not put in place: {len(report.refused)}", colour=False)
+        lines += _listing(report.refused, f"{not_put} put in place: {len(report.refused)}", colour=False)
     lines += [f"  {line}" for line in arrivals(report.arrived)]
-    if report.applied:
+    if report.applied and not dry_run:
         lines.append(f"  undo: membrane undo {escape(name)}")
     return lines
 

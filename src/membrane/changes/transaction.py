@@ -563,7 +563,12 @@ class Stage:
         """
         self.check()
         if not os.path.exists(f"{self._undo}/{_JOURNAL}"):
-            raise HostError("undo the apply", "there is none that can be undone")
+            raise HostError(
+                "undo the last apply of",
+                "there is none that can be undone",
+                target=self._name,
+                fix=("membrane undo NAME   # of another change set: membrane changes lists them",),
+            )
         self._remove_leftovers()
         self.inside = read(f"{self._undo}/{_PLACE}").get("inside", "")
         self._exclude()

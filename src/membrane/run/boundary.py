@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from ..plan.model import HostFacts, MountOp, ScanHit
     from ..policy.model import PathRule, Policy
     from ..record.live import LiveLog
-    from ..workspace.addresses import Places
+    from ..workspace.addresses import Trees
     from ..workspace.gitedit import Editor
     from ..workspace.guard import Guard
     from ..workspace.held import Held
@@ -117,7 +117,7 @@ class Boundary(ABC):
         self._contained: Containers | None = None  # names of the containers inside
         self._mount_points: Places | None = None  # mount points that other runs have in their view as well
         self._usage: Usage | None = None  # of what is kept for the command, where ``limits.disk`` bounds it
-        self._addresses: Places | None = None  # where git outside may be led to
+        self._addresses: Trees | None = None  # where git outside may be led to
         self._editor: Editor | None = None  # of repositories' configuration, where the tracer can hold a call
         self._live_log: LiveLog | None = None
         self._lacking: list[str] = []  # why the record may lack events that were not counted
@@ -775,12 +775,12 @@ class Boundary(ABC):
             certificate = self.gateway.wait_for_certificate()
         return trust.operations(self.plan, authorities, certificate)
 
-    def _git_places(self, facts: HostFacts, roots: list[str]) -> Places:
+    def _git_places(self, facts: HostFacts, roots: list[str]) -> Trees:
         """Where git outside may be led to: not to what the command writes that no guard looks at."""
-        from ..workspace.addresses import Places
+        from ..workspace.addresses import Trees
 
         sources = [mounts.places(rule, facts)[0] for rule in self.policy.mounts if rule.mode == "rw"]
-        return Places(tuple(roots), (facts.state, *(each for each in sources if each not in roots)))
+        return Trees(tuple(roots), (facts.state, *(each for each in sources if each not in roots)))
 
     def _writable_roots(self, facts: HostFacts) -> list[tuple[str, tuple[PathRule, ...]]]:
         """The trees that the command can write on the host; path rules speak of the workspace only."""

@@ -81,7 +81,7 @@ def _value(rule: SecretRule, environ: Mapping[str, str], trees: sources.Trees) -
     if kind == "env":
         text = environ.get(where, "")
         if not text:
-            raise _failed(rule, f"the variable {where} is not set")
+            raise _failed(rule, f"the variable {where} is not set", f"export {where}=VALUE")
         return text.encode("utf-8", "surrogateescape")
     if kind == "given":
         return given[int(where)]
@@ -144,5 +144,5 @@ def _output(rule: SecretRule, argv: list[str], program: sources.Program) -> byte
     return done.stdout[: sources.LARGEST].strip()
 
 
-def _failed(rule: SecretRule, cause: str) -> HostError:
-    return HostError("read the secret", cause, target=f"{rule.name} ({rule.origin})")
+def _failed(rule: SecretRule, cause: str, *fix: str) -> HostError:
+    return HostError("read the secret", cause, target=f"{rule.name} ({rule.origin})", fix=fix)

@@ -448,7 +448,7 @@ def _client(state: str, name: str) -> tuple[str, socket.socket | None]:
         name = names(state).get(name, name)
     if name not in known:
         more = f"; there are: {', '.join(sorted(known))}" if known else ""
-        raise UsageError("attach to a session", f"no session {escape(name)} was started{more}")
+        raise UsageError("attach to a session", f"no session {escape(name)} was started{more}", fix=("membrane ps",))
     place = _place(state)
     try:
         return name, _connect(f"/proc/self/fd/{place}/{name}.sock")

@@ -648,7 +648,7 @@ def _check_words(command: Command, words: list[str], given: dict[str, tuple[str,
         if not words or words[0] not in command.choices:
             raise UsageError("parse the command line", f"{of} needs one of: {', '.join(command.choices)}")
         if len(words) != 1 + dict(command.further).get(words[0], 0):
-            raise UsageError("parse the command line", f"usage: {of} {command.usage}")
+            raise UsageError("parse the command line", f"usage: {of} {command.usage}", fix=command.example)
         return
     if command.names:
         if len(words) != len(command.names):

@@ -71,7 +71,7 @@ def _chosen(words: Sequence[str], state: str, here: str) -> tuple[str, list[str]
     if words and store.valid_name(words[0]):
         return words[0], list(words[1:])  # ``store.take`` says that there is none
     raise store.ChangeSetError(
-        "find the change set", f"there is none of {escape(here)}", fix=("membrane changes   # lists them",)
+        "find the change set", f"there is no change set of {escape(here)}", fix=("membrane changes   # lists them",)
     )
 
 
@@ -277,10 +277,7 @@ def _apply(invocation: Invocation, held: store.Held, only: Sequence[str], state:
             }
             print(show.as_json(answer))
         else:
-            lines = review.outcome(held.name, report)
-            if invocation.has("dry-run"):
-                lines = [line.replace("put in place:", "would be put in place:", 1) for line in lines[:-1]]
-            for line in lines:
+            for line in review.outcome(held.name, report, dry_run=invocation.has("dry-run")):
                 print(line)
         if not invocation.has("dry-run"):
             review.applied(held, report, changes)

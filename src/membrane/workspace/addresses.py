@@ -26,14 +26,14 @@ _SUFFIXES = ("", ".git", "/.git")  # with which git looks for a repository as we
 _MOST_PARTS = 128  # components of a path that is looked at
 
 
-class Places(Value):
+class Trees(Value):
     """Where an address may lead; all are absolute and without links, and the deepest one decides."""
 
     guarded: tuple[str, ...] = ()  # trees in which no hook can be made
     open: tuple[str, ...] = ()  # what commands can write, and nobody looks at
 
 
-def objection(key: str, value: str | None, directory: str, places: Places) -> str:
+def objection(key: str, value: str | None, directory: str, places: Trees) -> str:
     """Why an address must not be set; empty for one of another machine, and for other settings.
 
     Args:
@@ -69,7 +69,7 @@ def local(address: str) -> str:
     return address
 
 
-def _leads(path: str, directory: str, places: Places) -> str:
+def _leads(path: str, directory: str, places: Trees) -> str:
     if path.startswith("~"):
         path = os.path.expanduser(path)
     above = [directory]

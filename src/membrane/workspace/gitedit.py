@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from ..plan.model import ScanHit
-    from .addresses import Places
+    from .addresses import Trees
 
     Local: TypeAlias = Callable[[str, str | None], str]
 
@@ -221,7 +221,7 @@ class Editor:
         busy: Callable[[], bool],
         shared: Callable[[str], bool],
         answer: Callable[[int, int, str], None],
-        places: Places | None = None,
+        places: Trees | None = None,
     ) -> None:
         self._kept = kept
         self._places = places

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from ..events import Event
     from ..host.unixsockets import Table
     from ..plan.model import MountOp, ScanHit
-    from .addresses import Places
+    from .addresses import Trees
     from .commits import Committed
     from .scan import Entry, ScanResult
 
@@ -104,7 +104,7 @@ class Guard(Holder, Watching):
         table: Table | None = None,
         empty: frozenset[str] = frozenset(),
         tips: bytes = b"",
-        places: Places | None = None,
+        places: Trees | None = None,
     ) -> None:
         self._root = root
         self.places = places or Holder.places

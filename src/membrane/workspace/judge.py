@@ -21,7 +21,7 @@ import stat
 
 from ..host import syscalls
 from ..host.writing import write_all
-from .addresses import Places
+from .addresses import Trees
 from .gitdir import NEVER, REFUSED, checked, find, fits
 from .names import HOOK, TREE_ROWS
 from .protect import (
@@ -79,7 +79,7 @@ _OBEYED = (
 class Holder:
     """Who keeps an eye on the content of what was judged; this one does not."""
 
-    places = Places()  # where addresses of git on this machine may lead
+    places = Trees()  # where addresses of git on this machine may lead
 
     def let_go(self, path: str) -> None:
         """The file will be opened."""
@@ -390,7 +390,7 @@ def _judge_config(root_fd: int, path: str, text: str) -> str:
     return ""
 
 
-def _judge_addresses(directory: str, text: str, places: Places) -> str:
+def _judge_addresses(directory: str, text: str, places: Trees) -> str:
     from .addresses import objection
     from .gitconfig import parse
 

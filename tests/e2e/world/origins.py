@@ -8,6 +8,7 @@ import signal
 import socket
 import ssl
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ HTTP_PORTS, HTTPS_PORTS = (80, 8000, 8787), (443, 8443)
 ECHO_PORTS, BANNER_PORTS = (7, 5432, 9000), (22, 2222)
 H2_PORT = 8445
 UDP_ECHO_PORTS = (5000, 123)
+PATIENCE = 120.0  # seconds until all of them must listen
 
 
 class Handler(WSGIRequestHandler):
@@ -121,15 +123,16 @@ def make_repository(root: Path) -> None:
 
 
 def wait_for(port: int) -> None:
-    """Until a child process listens; bounded by the loop."""
-    for _ in range(400):
+    """Until a child process listens: all of them start at once, and on a busy machine each of them takes long."""
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until:
         try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            socket.create_connection(("127.0.0.1", port), timeout=PATIENCE).close()
             return
         except OSError:
             # Nothing announces that a foreign program listens; this is a poll for it, not an order of events.
             signal.sigtimedwait([], 0.025)
-    raise TimeoutError(f"nothing listens on port {port}")
+    raise TimeoutError(f"nothing listens on port {port} within {PATIENCE:.0f} s")
 
 
 def start(directory: str) -> None:

@@ -257,4 +257,4 @@ def test_a_current_directory_that_is_gone(
         "  try: cd into a directory that exists\n"
     )
     assert cli.main(["diff"]) == 78
-    assert "there is none of /\n" in capfd.readouterr().err
+    assert "there is no change set of /\n" in capfd.readouterr().err

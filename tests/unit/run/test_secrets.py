@@ -49,8 +49,9 @@ def test_the_variable_of_the_same_name() -> None:
     assert policy("env").secrets[0].source == "env:API_KEY"
     assert value("env", API_KEY=VALUE) == VALUE
     assert value("env:OTHER", OTHER=VALUE) == VALUE
-    with pytest.raises(HostError, match="variable API_KEY is not set"):
+    with pytest.raises(HostError, match="variable API_KEY is not set") as failed:
         value("env", OTHER=VALUE)
+    assert failed.value.fix == ("export API_KEY=VALUE",)
 
 
 def test_a_file_and_a_program(tmp_path: Path) -> None:

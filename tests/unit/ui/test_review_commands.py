@@ -50,7 +50,12 @@ BEFORE = {"sub/a": "one\n"}
 
 def test_apply_leaves_out_what_is_red_and_says_so_by_its_status(state: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(state, "apply", "--dry-run") == review.REFUSED
-    assert "would be put in place" in capfd.readouterr().out and holds() == BEFORE
+    told = capfd.readouterr().out
+    assert told.startswith("would be put in place: ") and "\n  would not be put in place: " in told
+    assert "undo" not in told and holds() == BEFORE
+    assert run(state, "apply", "--dry-run", ".vscode") == review.REFUSED  # nothing but what is red
+    told = capfd.readouterr().out
+    assert told.startswith("would be put in place: nothing\n") and "    .vscode/tasks.json  (" in told
     assert run(state, "apply") == review.REFUSED
     assert holds() == {"new": "new\n", "sub/a": "two\n"}
     assert run(state, "undo") == 0
@@ -87,7 +92,7 @@ def test_which_set_is_meant(state: str, tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(ChangeSetError):  # a name that no set has, in a place that has none
         monkeypatch.chdir(tmp_path)
         run(state, "diff", "two")
-    with pytest.raises(ChangeSetError, match="there is none of") as refused:
+    with pytest.raises(ChangeSetError, match="there is no change set of") as refused:
         run(state, "diff")
     assert refused.value.fix == ("membrane changes   # lists them",)
     (tmp_path / "gone").mkdir()

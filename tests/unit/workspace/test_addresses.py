@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from membrane.workspace.addresses import Places, local, objection
+from membrane.workspace.addresses import Trees, local, objection
 from membrane.workspace.gitedit import objection as change
 
 
@@ -23,12 +23,12 @@ def test_what_is_an_address_of_this_machine(address: str, path: str) -> None:
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> Places:
+def places(tmp_path: Path) -> Trees:
     for name in ("work/.git", "work/sub/n/.git", "work/o.git", "state/homes/w", "else"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "work/link").symlink_to("../state/homes/w")
     (tmp_path / "work/other.git").symlink_to("../state/homes/w")
-    return Places((str(tmp_path / "work"),), (str(tmp_path / "state"),))
+    return Trees((str(tmp_path / "work"),), (str(tmp_path / "state"),))
 
 
 @pytest.mark.parametrize(
@@ -39,19 +39,17 @@ def places(tmp_path: Path) -> Places:
         "link/../o.git", "sub/../link", "{top}/work/../state", "a/" * 200,
     ],
 )  # fmt: skip
-def test_one_that_leads_to_hooks_of_the_command_is_refused(places: Places, tmp_path: Path, address: str) -> None:
+def test_one_that_leads_to_hooks_of_the_command_is_refused(places: Trees, tmp_path: Path, address: str) -> None:
     value = address.format(top=tmp_path)
     directory = str(tmp_path / "work/.git")
     for key in ("remote.o.url", "remote.o.pushurl", "branch.b.remote", "branch.b.pushremote", "remote.pushdefault"):
         assert objection(key, value, directory, places), key
     assert objection(f"remote.{value}.fetch", "x", directory, places)
-    assert not objection("remote.o.url", value, directory, Places()), "the control"
+    assert not objection("remote.o.url", value, directory, Trees()), "the control"
     assert not objection("remote.o.url", f"https://h/{value}", directory, places), "the control"
 
 
-def test_one_that_stays_in_the_tree_or_leads_to_what_no_command_writes_is_let_be(
-    places: Places, tmp_path: Path
-) -> None:
+def test_one_that_stays_in_the_tree_or_leads_to_what_no_command_writes_is_let_be(places: Trees, tmp_path: Path) -> None:
     nested = str(tmp_path / "work/sub/n/.git")
     for value in ("../../o.git", f"{tmp_path}/work/o.git", f"{tmp_path}/else", "../../../else", "not/there", "origin"):
         assert not objection("remote.o.url", value, nested, places), value

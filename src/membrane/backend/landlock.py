@@ -89,7 +89,7 @@ class Inside(Backend):
         judges: makes, in the keeper, what says which names may be made; None: all may be.
     """
 
-    def __init__(self, judges: Callable[[Sequence[HeldTree]], Judge] | None = None) -> None:
+    def __init__(self, judges: Callable[[Sequence[HeldTree], str], Judge] | None = None) -> None:
         self._judges = judges
         self._cell: InsideCell | None = None
 
@@ -149,7 +149,7 @@ class InsideCommand(NativeCommand):
     def read(self) -> News:
         message = self._channel.receive()
         if isinstance(message, m.NameRefused):
-            return Refused(message.path, message.reason, message.operation)
+            return Refused(message.path, message.reason, message.operation, message.hint)
         if message is None:
             return Broken("the keeper of the command was killed; the command was ended")
         return told(message)
@@ -164,8 +164,9 @@ class InsideCell(Cell):
     """
 
     traces = False
+    edits = True
 
-    def __init__(self, start: Start, judges: Callable[[Sequence[HeldTree]], Judge] | None) -> None:
+    def __init__(self, start: Start, judges: Callable[[Sequence[HeldTree], str], Judge] | None) -> None:
         self._start = start
         self._trees: tuple[HeldTree, ...] = ()
         self.terminal, self.kept, self.reads = -1, {}, None

@@ -27,7 +27,7 @@ import stat
 import struct
 
 from ..errors import HostError
-from ..plan.model import Bind, Copy, Mask, Overlay, ReadOnly
+from ..plan.model import Bind, Copy, Keep, Mask, Overlay, ReadOnly
 from ..plan.mounts import inside
 from ..policy.reasons import HIDDEN, READ_ONLY
 from . import landlock, pool, seccomp
@@ -68,7 +68,8 @@ class Inside:
     ``datagrams``: the socket by which datagrams go there and come from there.
     ``exposed``: ports of the command's servers that are reached from outside, the address of loopback that these get,
     and by which the gateway asks for connections to them (None: there is none).
-    ``judges``: makes what says which names may be made, given what is held in the writable trees; None: all may.
+    ``judges``: makes what says which names may be made, given what is held in the writable trees, and the session;
+    None: all may.
     """
 
     __slots__ = ("datagrams", "destinations", "directory", "doors", "exposed", "judges", "tcp")
@@ -81,7 +82,7 @@ class Inside:
         datagrams: _socket.socket,
         doors: dict[str, str],
         exposed: tuple[Sequence[int], str, Channel | None],
-        judges: Callable[[Sequence[HeldTree]], Judge] | None = None,
+        judges: Callable[[Sequence[HeldTree], str], Judge] | None = None,
     ) -> None:
         self.directory, self.tcp = directory, tcp
         self.destinations, self.datagrams = destinations, datagrams
@@ -131,7 +132,9 @@ def grants(ops: Sequence[MountOp], directory: str) -> Shared:
             reason = str(HIDDEN if isinstance(op, Mask) else READ_ONLY)
             denied.setdefault(os.path.realpath(above or "/").rstrip("/") + "/" + name, reason)
     emptied = frozenset(os.path.realpath(op.target) for op in ops if isinstance(op, Mask) and op.empty)
-    return Shared(out + walk.out, walk.shared, denied, emptied, copies)
+    edited = (os.path.realpath(op.file) for op in ops if isinstance(op, Keep))
+    editable = frozenset(path for path in edited if denied.get(path) == READ_ONLY)
+    return Shared(out + walk.out, walk.shared, denied, emptied, copies, editable)
 
 
 def write_copies(ops: Sequence[MountOp], directory: str) -> None:
@@ -292,7 +295,7 @@ def keeper(start: Start, channel: Channel, made: Inside, warden: int, parent: in
             asked=asked,
             granted=granted,
             pool=prepared,
-            judge=None if made.judges is None else made.judges(fill.late.trees),
+            judge=None if made.judges is None else made.judges(fill.late.trees, start.session),
             report=_Report(channel),
             empty=f"{made.directory}/none",
         )
@@ -340,14 +343,14 @@ class _Report:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._told: set[tuple[str, str]] = set()
+        self._told: set[tuple[str, str, str]] = set()
 
-    def __call__(self, path: str, reason: str, operation: str = "write") -> None:
-        if len(self._told) >= MOST_REPORTED or (path, operation) in self._told:
+    def __call__(self, path: str, reason: str, operation: str = "write", hint: str = "") -> None:
+        if len(self._told) >= MOST_REPORTED or (path, operation, hint) in self._told:
             return
-        self._told.add((path, operation))
+        self._told.add((path, operation, hint))
         try:
-            self._channel.send(m.NameRefused(path, str(reason), operation))
+            self._channel.send(m.NameRefused(path, str(reason), operation, hint))
         except OSError:
             pass  # the supervisor has ended, and we are about to
 

@@ -147,7 +147,7 @@ class Sockets:
         self._tcp, self._destinations = tcp, destinations
         self._doors, self._processes = doors, processes
         self._names = Names(granted, pool, self._listener, self._read, judge, report, empty)
-        self._metadata = Metadata(self._names.may_change, self._read, self._names.stands_for)
+        self._metadata = Metadata(self._names.may_change, self._read, self._names.stands_for, self._names.may_switch)
         destinations.setblocking(False)
         self._report = report
         self._most = max(16, min(MOST_HELD, (sc.open_files() - 64) // 4))

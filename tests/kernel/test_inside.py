@@ -676,7 +676,6 @@ def test_auto_takes_what_the_machine_gives_and_says_so(world: World) -> None:
     [
         (("--view", "host"), "view: host"),
         (("--review",), "workspace: review"),
-        (("-a", "dns.test:5353/udp"), "no datagram but DNS"),
         (("--device", "fuse"), "devices"),
     ],
 )

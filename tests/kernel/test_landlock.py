@@ -232,6 +232,31 @@ def test_processes_and_abstract_sockets_outside_are_out_of_reach() -> None:
         assert set(restricted(tries, [], apply=False).values()) == {"ok"}
 
 
+@pytest.mark.needs_kernel("landlock without TCP")
+@pytest.mark.parametrize("signals_only", [False, True])
+def test_names_go_from_one_directory_to_another_in_a_domain_around_which_signals_are_kept(
+    tree: Path, signals_only: bool
+) -> None:
+    """A layer of scopes alone refuses that to every domain with file rights inside it (LANDLOCK_ACCESS_FS_REFER)."""
+
+    def body() -> list[str]:
+        sc.no_new_privs()
+        landlock.restrict_scopes(signals_only=signals_only)
+        landlock.confine([(str(tree / "in"), landlock.WRITE), (str(tree / "out"), landlock.READ)])
+        side = tree / "in"
+        moves: Actions = {
+            "rename": lambda: os.rename(side / "file", side / "dir" / "file"),
+            "link": lambda: os.link(side / "victim", side / "dir" / "victim"),
+            "out": lambda: os.rename(side / "victim", tree / "out" / "dir" / "victim"),
+            "in": lambda: os.link(tree / "out" / "file", side / "dir" / "other"),
+        }
+        return [outcome(move) for move in moves.values()]
+
+    across = "ok" if signals_only or ABI < 6 else "EXDEV"
+    assert run(body)[:2] == [across, across]
+    assert not (tree / "out" / "dir" / "victim").exists() and not (tree / "in" / "dir" / "other").exists()
+
+
 @pytest.mark.parametrize("version", range(1, ABI + 1))
 def test_every_abi_up_to_the_kernels_own(tree: Path, version: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """An older kernel gets the rights and the attribute size that it knows."""

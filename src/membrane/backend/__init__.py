@@ -70,12 +70,13 @@ class Broken(News):
 class Refused(News):
     """The command may not read, make, change or remove a name, or connect to a unix socket.
 
-    ``reason``: of the policy.  ``operation``: "read", else "write".
+    ``reason``: of the policy.  ``operation``: "read", else "write".  ``hint``: what else is to be said of it.
     """
 
     path: str
     reason: str
     operation: str
+    hint: str = ""
 
 
 class Waiting(News):
@@ -222,6 +223,7 @@ class Cell(ABC):
     If this object's process ends, so does everything in the cell.
 
     Attributes:
+        edits: whether it makes git's everyday changes of a configuration itself (``plan.model.Keep``).
         traces: whether ``trace_handle`` will give one.  Known from the start, because the tracer is forked before
             there is a secret.
         terminal: the master of the sandbox's terminal (pty(7)), from ``built`` on; -1: there is none.
@@ -232,6 +234,7 @@ class Cell(ABC):
     """
 
     traces: bool
+    edits = False
     terminal: int
     kept: dict[str, int]
     reads: tuple[int, dict[int, str]] | None
@@ -550,7 +553,7 @@ def chosen(name: str) -> tuple[str, str]:
     return ("landlock", why) if why else ("native", "")
 
 
-def named(name: str, judges: Callable[[Sequence[HeldTree]], Judge] | None = None) -> Backend:
+def named(name: str, judges: Callable[[Sequence[HeldTree], str], Judge] | None = None) -> Backend:
     """The backend that a policy names (key ``backend``); it is never taken instead of another one.
 
     ``judges``: makes what says which names may be made, for a backend that makes them itself.

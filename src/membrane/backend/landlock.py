@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 A CI job or a pod gives none of what the native backend is made of.  What every default profile allows is Landlock and
-seccomp with user notification.  ``Inside.start`` makes the sandbox's own directory, a listener and an answerer for the
+seccomp with user notification.  ``Inside.start`` makes the sandbox's own directory and a listener for the
 gateway on loopback, and forks the warden, whose child is the keeper (``host.inside``): that runs the command and makes
 its sockets (``host.supervised``).  What of the policy this binds, and what is weaker, ``plan.inside`` says.
 
@@ -52,7 +52,6 @@ else:
 
 BACKLOG = 4096
 REAP = 10.0  # seconds for the warden to end everything, before it is killed and we do
-_IP_PKTINFO = 8
 
 
 def _directory(session: str) -> str:
@@ -90,7 +89,7 @@ class Inside(Backend):
         judges: makes, in the keeper, what says which names may be made; None: all may be.
     """
 
-    def __init__(self, judges: Callable[[Sequence[HeldTree]], Judge] | None = None) -> None:
+    def __init__(self, judges: Callable[[Sequence[HeldTree], str], Judge] | None = None) -> None:
         self._judges = judges
         self._cell: InsideCell | None = None
 
@@ -150,7 +149,7 @@ class InsideCommand(NativeCommand):
     def read(self) -> News:
         message = self._channel.receive()
         if isinstance(message, m.NameRefused):
-            return Refused(message.path, message.reason, message.operation)
+            return Refused(message.path, message.reason, message.operation, message.hint)
         if message is None:
             return Broken("the keeper of the command was killed; the command was ended")
         return told(message)
@@ -165,8 +164,9 @@ class InsideCell(Cell):
     """
 
     traces = False
+    edits = True
 
-    def __init__(self, start: Start, judges: Callable[[Sequence[HeldTree]], Judge] | None) -> None:
+    def __init__(self, start: Start, judges: Callable[[Sequence[HeldTree], str], Judge] | None) -> None:
         self._start = start
         self._trees: tuple[HeldTree, ...] = ()
         self.terminal, self.kept, self.reads = -1, {}, None
@@ -184,12 +184,9 @@ class InsideCell(Cell):
         self._listener = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
         self._listener.bind(("127.0.0.1", 0))
         self._listener.listen(BACKLOG)
-        self._dns = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM | _socket.SOCK_CLOEXEC)
-        self._dns.setsockopt(_socket.IPPROTO_IP, _IP_PKTINFO, 1)
-        self._dns.bind(("127.0.0.1", 0))
         kind = _socket.SOCK_SEQPACKET | _socket.SOCK_CLOEXEC
         self._destinations, sender = _socket.socketpair(_socket.AF_UNIX, kind)
-        self._datagrams, teller = _socket.socketpair(_socket.AF_UNIX, kind)
+        self._datagrams, carrier = _socket.socketpair(_socket.AF_UNIX, kind)
         inside_ports = [port for port, _outside in start.plan.network.exposed]
         # Drawn by chance, so that two sandboxes of a container have no address in common.
         address = "127." + ".".join(str(1 + byte % 254) for byte in os.urandom(3))
@@ -211,9 +208,9 @@ class InsideCell(Cell):
         self._command_pid = 0
         sc.prctl(sc.PR_SET_CHILD_SUBREAPER, 1)
         supervisor = os.getpid()
-        ports = self._listener.getsockname()[1], self._dns.getsockname()[1]
+        port = self._listener.getsockname()[1]
         exposed = (inside_ports, address, asked)
-        made = inside.Inside(self.directory, *ports, sender, teller, doors, exposed, judges)
+        made = inside.Inside(self.directory, port, sender, carrier, doors, exposed, judges)
         mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, HELD_DURING_FORK)
         try:
             self.pid = os.fork()
@@ -222,13 +219,13 @@ class InsideCell(Cell):
         finally:
             _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
         theirs.close()
-        for end in (sender, teller, asked):
+        for end in (sender, carrier, asked):
             if end is not None:
                 end.close()
         self._handle = os.pidfd_open(self.pid)
 
     def _become_warden(self, channel: Channel, made: inside.Inside, supervisor: int) -> None:
-        for fd in (self._listener, self._dns, self._destinations, self._datagrams):
+        for fd in (self._listener, self._destinations, self._datagrams):
             fd.close()
         for door in self._doors:
             os.close(door)
@@ -268,8 +265,9 @@ class InsideCell(Cell):
 
     def sockets(self) -> tuple[str, list[tuple[str, int]]]:
         pairs = (
-            *(("tcp4-named", self._listener), ("dns4", self._dns)),
-            *(("destinations", self._destinations), ("datagrams", self._datagrams)),
+            ("tcp4-named", self._listener),
+            ("destinations", self._destinations),
+            ("datagrams", self._datagrams),
         )
         out = [(role, socket.detach()) for role, socket in pairs]
         if self._servers is not None:

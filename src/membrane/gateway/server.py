@@ -40,7 +40,7 @@ from .addresses import OwnAddresses
 from .broker import Broker
 from .budgets import Budget, Ledger
 from .clients import Clients
-from .destinations import Destinations, RefusedDatagrams
+from .destinations import Datagrams, Destinations
 from .dns import MOST_NAMES, Answerer, Names
 from .event_queue import EventQueue
 from .exposed import Exposed
@@ -497,7 +497,7 @@ class Service:
         elif kind in _NOT_SERVED:
             pass  # not served: it answers
         elif kind == "datagrams":
-            RefusedDatagrams(self._reactor, socket, self._router, self._queue.emit)
+            Datagrams(self._reactor, socket, self._router, self._queue.emit, self._udp, self._answerer, self._crashed)
         elif kind == "refused":
             queue = self._queue
             self._refused = RefusedPackets(self._reactor, socket, self._router, queue.emit, queue.lose, self._crashed)

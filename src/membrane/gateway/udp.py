@@ -103,7 +103,7 @@ def serve_dns(
                 if udp.offer(socket, address, client, query):
                     continue
                 before()
-                send = _sender(socket, six, address, client)
+                send = sender(socket, six, address, client)
                 send(answerer.answer(query, send, udp.asker(socket, address, client)))
             except Exception as error:  # of the policy: no answer is a refusal
                 crashed(error)
@@ -111,7 +111,9 @@ def serve_dns(
     reactor.watch(socket.fileno(), IN, ready)
 
 
-def _sender(socket: Socket, six: bool, address: bytes, client: Any) -> Callable[[bytes | None], None]:
+def sender(socket: Socket, six: bool, address: bytes, client: Any) -> Callable[[bytes | None], None]:
+    """Sends answers to ``client`` from ``address``."""
+
     def send(answer: bytes | None) -> None:
         if not answer:
             return
@@ -203,7 +205,7 @@ class UdpRelay:
                 if target is None:
                     continue
                 try:
-                    self._inbound(socket, port, target, client, data)
+                    self.inbound(socket, port, target, client, data)
                 except Exception as error:  # of one datagram; it is dropped
                     self._crashed(error)
 
@@ -216,7 +218,7 @@ class UdpRelay:
         address = inet_ntop(AF_INET6 if socket.family == AF_INET6 else AF_INET, target)
         if isinstance(self._router.arrive(address, _DNS_PORT, "udp"), Refusal):
             return False
-        self._inbound(socket, _DNS_PORT, target, client, data)
+        self.inbound(socket, _DNS_PORT, target, client, data)
         return True
 
     def asker(self, socket: Socket, target: bytes, client: Any) -> Callable[[], Client]:
@@ -237,7 +239,14 @@ class UdpRelay:
             left = len(flow.waiting or ())
             self._end(flow, f"session ended: {left} datagrams were not sent" if left else "session ended")
 
-    def _inbound(self, listener: Socket, port: int, target: bytes, client: Any, data: bytes) -> None:
+    def inbound(self, listener: Socket, port: int, target: bytes, client: Any, data: bytes) -> None:
+        """Route one datagram.
+
+        Args:
+            listener: an answer leaves by its ``sendmsg``; its family is that of ``target``.
+            port, target: where it was sent to.
+            client: its address; of a listener that is no socket, whatever that takes (``destinations``).
+        """
         key = (listener.fileno(), client[0], client[1], target)
         flow = self._flows.get(key)
         if flow is None:
@@ -314,7 +323,7 @@ class UdpRelay:
             try:
                 flow = self._open(key, listener, port, target, client, first, router)
                 for data in held if flow is not None else ():
-                    self._inbound(listener, port, target, client, data)
+                    self.inbound(listener, port, target, client, data)
             except Exception as error:  # of one flow; it is dropped
                 self._crashed(error)
 

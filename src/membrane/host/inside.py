@@ -19,6 +19,7 @@ instead.  What happens by name in a directory that holds such a name the keeper 
 from __future__ import annotations
 
 import _socket
+import _thread
 import array
 import os
 import select
@@ -26,7 +27,7 @@ import stat
 import struct
 
 from ..errors import HostError
-from ..plan.model import Bind, Copy, Mask, Overlay, ReadOnly
+from ..plan.model import Bind, Copy, Keep, Mask, Overlay, ReadOnly
 from ..plan.mounts import inside
 from ..policy.reasons import HIDDEN, READ_ONLY
 from . import landlock, pool, seccomp
@@ -63,27 +64,27 @@ _TIOCSCTTY, _TIOCSPTLCK, _TIOCGPTN = 0x540E, 0x40045431, 0x80045430
 class Inside:
     """What the keeper needs beside the plan: the sandbox's private directory and its sockets.
 
-    ``tcp`` and ``dns``: ports of the gateway's sockets.  ``destinations``: the socket by which it gets them, of
-    connections; ``datagrams``: the same of datagrams.
+    ``tcp``: port of the gateway's listener.  ``destinations``: the socket by which it gets them, of connections;
+    ``datagrams``: the socket by which datagrams go there and come from there.
     ``exposed``: ports of the command's servers that are reached from outside, the address of loopback that these get,
     and by which the gateway asks for connections to them (None: there is none).
-    ``judges``: makes what says which names may be made, given what is held in the writable trees; None: all may.
+    ``judges``: makes what says which names may be made, given what is held in the writable trees, and the session;
+    None: all may.
     """
 
-    __slots__ = ("datagrams", "destinations", "directory", "dns", "doors", "exposed", "judges", "tcp")
+    __slots__ = ("datagrams", "destinations", "directory", "doors", "exposed", "judges", "tcp")
 
     def __init__(
         self,
         directory: str,
         tcp: int,
-        dns: int,
         destinations: _socket.socket,
         datagrams: _socket.socket,
         doors: dict[str, str],
         exposed: tuple[Sequence[int], str, Channel | None],
-        judges: Callable[[Sequence[HeldTree]], Judge] | None = None,
+        judges: Callable[[Sequence[HeldTree], str], Judge] | None = None,
     ) -> None:
-        self.directory, self.tcp, self.dns = directory, tcp, dns
+        self.directory, self.tcp = directory, tcp
         self.destinations, self.datagrams = destinations, datagrams
         self.doors, self.exposed, self.judges = doors, exposed, judges
 
@@ -131,7 +132,9 @@ def grants(ops: Sequence[MountOp], directory: str) -> Shared:
             reason = str(HIDDEN if isinstance(op, Mask) else READ_ONLY)
             denied.setdefault(os.path.realpath(above or "/").rstrip("/") + "/" + name, reason)
     emptied = frozenset(os.path.realpath(op.target) for op in ops if isinstance(op, Mask) and op.empty)
-    return Shared(out + walk.out, walk.shared, denied, emptied, copies)
+    edited = (os.path.realpath(op.file) for op in ops if isinstance(op, Keep))
+    editable = frozenset(path for path in edited if denied.get(path) == READ_ONLY)
+    return Shared(out + walk.out, walk.shared, denied, emptied, copies, editable)
 
 
 def write_copies(ops: Sequence[MountOp], directory: str) -> None:
@@ -283,16 +286,16 @@ def keeper(start: Start, channel: Channel, made: Inside, warden: int, parent: in
             listener,
             epoll,
             tcp=made.tcp,
-            dns=made.dns,
             destinations=made.destinations,
             datagrams=made.datagrams,
+            udp_ports=start.plan.network.udp_ports,
             doors=made.doors,
             processes=lambda: below(os.getpid()),
             servers=Servers(ports, address),
             asked=asked,
             granted=granted,
             pool=prepared,
-            judge=None if made.judges is None else made.judges(fill.late.trees),
+            judge=None if made.judges is None else made.judges(fill.late.trees, start.session),
             report=_Report(channel),
             empty=f"{made.directory}/none",
         )
@@ -340,14 +343,14 @@ class _Report:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._told: set[tuple[str, str]] = set()
+        self._told: set[tuple[str, str, str]] = set()
 
-    def __call__(self, path: str, reason: str, operation: str = "write") -> None:
-        if len(self._told) >= MOST_REPORTED or (path, operation) in self._told:
+    def __call__(self, path: str, reason: str, operation: str = "write", hint: str = "") -> None:
+        if len(self._told) >= MOST_REPORTED or (path, operation, hint) in self._told:
             return
-        self._told.add((path, operation))
+        self._told.add((path, operation, hint))
         try:
-            self._channel.send(m.NameRefused(path, str(reason), operation))
+            self._channel.send(m.NameRefused(path, str(reason), operation, hint))
         except OSError:
             pass  # the supervisor has ended, and we are about to
 
@@ -453,13 +456,15 @@ def _command(
         landlock.confine(granted.rules)
         _try_network()
     with Step(channel, "install the seccomp filter"):
+        hand_over = _handing_over(keeper_end)
         refusing = seccomp.program(ids=(plan.uid, plan.gid, 1), machine=sc.MACHINE)
-        listener = sc.seccomp_listen(seccomp.supervised_program(sc.MACHINE, granted.asks))
+        asking = seccomp.supervised_program(sc.MACHINE, granted.asks, datagrams=bool(plan.network.udp_ports))
+        listener = sc.seccomp_listen(asking)
         sc.seccomp_set_filter(seccomp.unwatched_program(sc.MACHINE))
         sc.seccomp_set_filter(refusing)
     with Step(channel, "drop capabilities"):
         sc.drop_capabilities()
-    keeper_end.sendmsg([b"l"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, array.array("i", [listener]))])
+    hand_over(listener)
     keeper_end.close()
     os.close(listener)
     channel.send(m.Ready(0, None))
@@ -469,6 +474,29 @@ def _command(
     environment["MEMBRANE_SESSION"] = start.session
     os.umask(start.umask)
     execute(start.argv, environment, exec_status)
+
+
+def _handing_over(keeper_end: _socket.socket) -> Callable[[int], None]:
+    """A thread from before the filter, which sends its listener: the filter may ask that listener about sendmsg(2)."""
+    given, sent = _thread.allocate_lock(), _thread.allocate_lock()
+    listeners = array.array("i")
+
+    def send() -> None:
+        with given:
+            try:
+                keeper_end.sendmsg([b"l"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, listeners)])
+            finally:
+                sent.release()
+
+    def hand_over(listener: int) -> None:
+        listeners.append(listener)
+        given.release()
+        sent.acquire()
+
+    given.acquire()
+    sent.acquire()
+    _thread.start_new_thread(send, ())
+    return hand_over
 
 
 def _judge_streams() -> None:

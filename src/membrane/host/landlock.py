@@ -30,7 +30,7 @@ _RULE_PATH_BENEATH = 1
 
 # include/uapi/linux/landlock.h: LANDLOCK_ACCESS_FS_*
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
-_MAKE_CHAR, _MAKE_BLOCK, _TRUNCATE, _IOCTL_DEV = 1 << 6, 1 << 11, 1 << 14, 1 << 15
+_MAKE_CHAR, _MAKE_BLOCK, _REFER, _TRUNCATE, _IOCTL_DEV = 1 << 6, 1 << 11, 1 << 13, 1 << 14, 1 << 15
 _RESOLVE_UNIX = 1 << 16  # connect(2) and sendmsg(2) to a socket with a path that was made outside (ABI 9)
 _READ = _EXECUTE | _READ_FILE | _READ_DIR
 _OF_A_FILE = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV | _RESOLVE_UNIX
@@ -102,7 +102,10 @@ def restrict_scopes(*, signals_only: bool = False) -> int:
     """As ``restrict``, but by the scopes alone: a domain with file rights forbids every mount (``hook_sb_mount``).
 
     Args:
-        signals_only: abstract sockets of others can be connected to.
+        signals_only: abstract sockets of others can be connected to, and a domain that begins inside may rename and
+            link from one directory to another, at the price of mounts.  A layer that does not speak of that right
+            refuses it as soon as another one has file rights (Documentation/userspace-api/landlock.rst, "File renaming
+            and linking": it is denied by default).
 
     Returns:
         The ABI that was applied; 0: the kernel has no scopes (ABI 6) and nothing was done.
@@ -114,8 +117,11 @@ def restrict_scopes(*, signals_only: bool = False) -> int:
         version = abi()
         if version < 6:
             return 0
-        ruleset = syscalls.landlock_create_ruleset(struct.pack("=QQQ", 0, 0, _SIGNALS if signals_only else _SCOPES))
+        attributes = (_REFER, 0, _SIGNALS) if signals_only else (0, 0, _SCOPES)
+        ruleset = syscalls.landlock_create_ruleset(struct.pack("=QQQ", *attributes))
         try:
+            if signals_only:
+                _allow(ruleset, "/", _REFER)
             syscalls.landlock_restrict_self(ruleset)
         finally:
             os.close(ruleset)

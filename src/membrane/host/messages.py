@@ -190,11 +190,13 @@ class NameRefused(Message):
     """What the command asked for was refused by its keeper; ``reason``: of the policy.
 
     ``path``: absolute; of a unix socket also an abstract name, with a leading ``@``.  ``operation``: read or write.
+    ``hint``: what else is to be said of it.
     """
 
     path: str
     reason: str
     operation: str
+    hint: str
 
 
 class JobStopped(Message):

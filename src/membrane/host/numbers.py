@@ -104,6 +104,8 @@ NUMBERS = {
     "quotactl_fd": (443, 443, 443),
     "reboot": (169, 142, 88),
     "recvfrom": (45, 207, 371),
+    "recvmmsg": (299, 243, 337),
+    "recvmsg": (47, 212, 372),
     "removexattr": (197, 14, 235),
     "removexattrat": (466, 466, 466),
     "rename": (82, -1, 38),

@@ -35,9 +35,10 @@ class Shared:
         denied: hidden and read-only names, each with the reason.
         emptied: those of them that are shown empty, as files and directories that can be read.
         copies: those that are shown as a copy, a file of ours, and whether that can be written.
+        editable: read-only files of which git's everyday changes are made here (``supervised_edits``).
     """
 
-    __slots__ = ("copies", "denied", "emptied", "rules", "shared")
+    __slots__ = ("copies", "denied", "editable", "emptied", "rules", "shared")
 
     def __init__(
         self,
@@ -46,7 +47,9 @@ class Shared:
         denied: dict[str, str],
         emptied: frozenset[str] = frozenset(),
         copies: dict[str, tuple[str, bool]] | None = None,
+        editable: frozenset[str] = frozenset(),
     ) -> None:
+        self.editable = editable
         self.rules, self.shared, self.denied, self.emptied = rules, shared, denied, emptied
         self.copies = copies or {}
 

@@ -108,6 +108,7 @@ _OPENS = {"openat": 2, "open": 1}  # the argument that holds the flags
 # that holds the flags.  A datagram by sendmsg(2) names its place in memory: it is not notified.
 _SENDS = {"sendto": 3, "sendmsg": 2, "sendmmsg": 3}
 _SENDTO_NAME = 4
+_RECEIVES = ("recvmsg", "recvmmsg")
 _MSG_FASTOPEN = 0x20000000
 _WRITES = 0o3 | 0o100 | 0o1000 | 0o20000000  # O_ACCMODE, O_CREAT, O_TRUNC, __O_TMPFILE: the same on both machines
 
@@ -330,7 +331,7 @@ _BY_NAME = (
 )
 
 
-def supervised_program(machine: str, names: str = "") -> bytes:
+def supervised_program(machine: str, names: str = "", *, datagrams: bool = False) -> bytes:
     """Assemble the second filter of a sandbox without namespaces: who makes a socket, and what is done with its
     addresses, is the business of the listener (``host.supervised``); what belongs to the whole container is refused.
 
@@ -338,6 +339,7 @@ def supervised_program(machine: str, names: str = "") -> bytes:
         machine: ``uname -m``: x86_64 or aarch64.
         names: "writes": the listener is asked for names that are made, moved and removed, and opens that may write;
             "reads": for every open as well; empty: for neither.
+        datagrams: it is asked for each message that is sent or received on a socket, whose address is in memory.
 
     Raises:
         HostError: no call numbers for this machine.
@@ -350,6 +352,7 @@ def supervised_program(machine: str, names: str = "") -> bytes:
     ]
     code.append((_AT_LEAST, _FIRST_UNJUDGED, "ENOSYS", ""))
     wanted = ["socket", *_SUPERVISED, *_METADATA, *(_BY_NAME if names else ()), *(_OPENS if names == "reads" else ())]
+    wanted += _RECEIVES if datagrams else ()
     asked = [name for name in wanted if NUMBERS[name][column] >= 0]
     opens = [name for name in _OPENS if NUMBERS[name][column] >= 0 and names == "writes"]
     code += [(_EQUAL, NUMBERS[name][column], name, "") for name in opens]
@@ -397,7 +400,8 @@ def supervised_program(machine: str, names: str = "") -> bytes:
     code.append((_RETURN, _ALLOW, "", ""))
     for name in ("sendmsg", "sendmmsg"):
         labels[name] = len(code)
-        code += [_load(_SENDS[name])[1], (_ANY_BIT, _MSG_FASTOPEN, "EOPNOTSUPP", ""), (_RETURN, _ALLOW, "", "")]
+        code += [_load(_SENDS[name])[1], (_ANY_BIT, _MSG_FASTOPEN, "EOPNOTSUPP", "notify" if datagrams else "")]
+        code.append((_RETURN, _ALLOW, "", ""))
     for name in _BY_PID:  # processes of the same user outside: their limits, processors and order
         labels[name] = len(code)
         code += [_load(0)[1], (_EQUAL, 0, "allow of a process", "EPERM")]
@@ -417,7 +421,8 @@ def supervised_program(machine: str, names: str = "") -> bytes:
 def supervised_calls(machine: str) -> dict[int, str]:
     """Number and name of every call that ``supervised_program`` may tell of."""
     column = _column(machine)
-    names = ("socket", *_SUPERVISED, *_METADATA, "sendto", "recvfrom", "setsockopt", "ioctl", *_BY_NAME, *_OPENS)
+    names = ("socket", *_SUPERVISED, *_METADATA, *_SENDS, "recvfrom", *_RECEIVES, "setsockopt", "ioctl")
+    names += (*_BY_NAME, *_OPENS)
     return {NUMBERS[name][column]: name for name in names if NUMBERS[name][column] >= 0}
 
 

@@ -17,8 +17,8 @@ bind(2) of unix sockets, where Landlock judges the directory.
 * TCP is connected to one listener of the gateway, on loopback.  Before that the gateway gets the destination of that
   local port (``gateway.destinations``); it decides as about any captured connection.  A listener of the command
   listens on loopback, and it alone can be dialled there (``supervised_servers``).
-* UDP is a stand-in, a pair of SOCK_SEQPACKET, which takes no addresses: no datagram of the command exists.  What it
-  sends to port 53, wherever, is asked of the gateway's answerer.
+* UDP is a stand-in, a pair of SOCK_SEQPACKET, which takes no addresses; the gateway carries what it sends, by rule
+  (``supervised_datagrams``).
 * A unix socket is connected to the inode that its path led to when it was judged: to one that was bound inside, or to
   the listener of ours that stands for one that a rule names.
 
@@ -41,7 +41,13 @@ from ..errors import MembraneError
 from ..policy.reasons import SOCKET_NOT_ALLOWED
 from . import seccomp
 from . import syscalls as sc
+from .caller import AF_INET as _AF_INET
+from .caller import AF_INET6 as _AF_INET6
+from .caller import MAPPED as _MAPPED
+from .caller import Caller, Refused, internet, is_loopback
+from .datagrams import LONGEST
 from .notify import Listener
+from .supervised_datagrams import Datagrams
 from .supervised_files import Metadata
 from .supervised_names import Names
 from .supervised_servers import LOOPBACK, Servers
@@ -49,20 +55,18 @@ from .unixsockets import device_of_mount
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from .channel import Channel
     from .notify import Call
     from .pool import Pool, Shared
+    from .supervised_datagrams import StandIn
     from .supervised_names import Judge, Report
 
 MOST_HELD = 2048  # duplicates of sockets that were not connected yet
 MOST_NAMED = 65536  # connected sockets whose destination can be asked for (getpeername(2))
-MOST_TOLD = 1024  # places of datagrams
-LONGEST_DATAGRAM = 65507  # bytes: UDP over IPv4
-_LONGEST_ADDRESS = 128  # bytes: struct sockaddr_storage
 _TYPE, _CLOEXEC, _NONBLOCK = 0xF, 0o2000000, 0o4000
-_AF_UNSPEC, _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 0, 1, 2, 10, 16
+_AF_UNSPEC, _AF_UNIX, _AF_NETLINK = 0, 1, 16
 _STREAM, _DGRAM, _RAW, _SEQPACKET = 1, 2, 3, 5
 _IPV6_V6ONLY = 26
 # Options of level IPPROTO_IP and IPPROTO_IPV6 that may be set.  Not among them: source routes (a connection to loopback
@@ -76,10 +80,9 @@ _OPTIONS = frozenset(
         ),  # HOPS MTU_ RECVERR V6ONLY RECV* DONTFRAG TCLASS
     )
 )
-_MSG_PEEK, _MSG_DONTWAIT, _MSG_FASTOPEN = 0x2, 0x40, 0x20000000
-_DNS = 53
+_SOL_UDP = 17
+_MSG_DONTWAIT, _MSG_FASTOPEN = 0x40, 0x20000000
 _EVENTS = select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR
-_MAPPED = bytes(10) + b"\xff\xff"  # of ::ffff:0:0/96
 
 
 class Held:
@@ -90,29 +93,17 @@ class Held:
         kind: "tcp", "udp", "unix" or "netlink".
         peer: the address that it was connected to, as the command wrote it.
         exposed: the port to which it is bound at the sandbox's own address (``Servers.place``); 0: it is not.
-        ours: of a stand-in, the other end.
-        way: of a stand-in, a real socket that is connected to the answerer.
-        waiting: of a stand-in, the calls that wait for a datagram; one duplicate waits for all of them (``watched``).
+        stand_in: what stands for a datagram socket; ``socket`` is the command's end of it.
     """
 
-    __slots__ = ("exposed", "family", "inode", "kind", "ours", "peer", "socket", "waiting", "watched", "way")
+    __slots__ = ("exposed", "family", "inode", "kind", "peer", "socket", "stand_in")
 
     def __init__(self, socket: _socket.socket, family: int, kind: str) -> None:
         self.socket: _socket.socket | None = socket
         self.family, self.kind = family, kind
         self.inode = os.fstat(socket.fileno()).st_ino
         self.peer, self.exposed = b"", 0
-        self.ours: _socket.socket | None = None
-        self.way: _socket.socket | None = None
-        self.waiting: list[Call] = []
-        self.watched = False
-
-
-class _Refused(Exception):
-    """The answer to a call is an errno."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
+        self.stand_in: StandIn | None = None
 
 
 class Sockets:
@@ -122,9 +113,8 @@ class Sockets:
         listener: of the command's notifications.
         epoll: takes what is waited for here; ``on`` has what is to be called for a descriptor.
         tcp: port of the gateway's listener on 127.0.0.1.
-        dns: port of its answerer, the same.
         destinations: takes a line for each connection.
-        datagrams: takes a line for each place where datagrams were meant to go, but for DNS.
+        datagrams: takes and gives datagrams; ``udp_ports``: to which some rule lets them go.
         doors: unix sockets of rules, and the listener of ours that stands for each.
         processes: the sandbox's processes now.
         servers: where the command's are; ``asked``: by which the gateway asks for connections to them, or None.
@@ -137,9 +127,9 @@ class Sockets:
         epoll: select.epoll,
         *,
         tcp: int,
-        dns: int,
         destinations: _socket.socket,
         datagrams: _socket.socket,
+        udp_ports: Collection[int],
         doors: dict[str, str],
         processes: Callable[[], Iterable[int]],
         servers: Servers,
@@ -152,13 +142,14 @@ class Sockets:
     ) -> None:
         self.on: dict[int, Callable[[int], None]] = {}
         self._listener, self._epoll = Listener(listener), epoll
-        self._tcp, self._dns, self._destinations = tcp, dns, destinations
+        self._caller = Caller(self._listener)
+        self._read = self._caller.read
+        self._tcp, self._destinations = tcp, destinations
         self._doors, self._processes = doors, processes
         self._names = Names(granted, pool, self._listener, self._read, judge, report, empty)
-        self._metadata = Metadata(self._names.may_change, self._read, self._names.stands_for)
+        self._metadata = Metadata(self._names.may_change, self._read, self._names.stands_for, self._names.may_switch)
         destinations.setblocking(False)
-        datagrams.setblocking(False)
-        self._datagrams, self._told, self._report = datagrams, set[tuple[bytes, int]](), report
+        self._report = report
         self._most = max(16, min(MOST_HELD, (sc.open_files() - 64) // 4))
         self._sockets: dict[int, Held] = {}
         self._servers = servers
@@ -166,6 +157,9 @@ class Sockets:
         self._calls = seccomp.supervised_calls(sc.MACHINE)
         self._handlers: dict[str, Callable[[Call], int | None]] = {}
         self._watch(listener, lambda _events: self._answer())
+        self._datagrams = Datagrams(
+            datagrams, udp_ports, self._caller, self._listener, self._stand_in, self._watch, self._unwatch
+        )
         if asked is not None:
             self._watch(asked.fileno(), lambda _events: self._dial(asked))
 
@@ -180,7 +174,7 @@ class Sockets:
             name = self._calls[call[2]]
             handler = self._handlers.get(name)
             if handler is None:
-                others = (getattr(each, f"on_{name}", None) for each in (self._metadata, self._names))
+                others = (getattr(each, f"on_{name}", None) for each in (self._metadata, self._names, self._datagrams))
                 handler = getattr(self, f"_on_{name}", None) or next(each for each in others if each)
                 self._handlers[name] = handler
             value = handler(call)
@@ -188,7 +182,7 @@ class Sockets:
                 self._listener.answer(number, 0)
             elif value >= 0:
                 self._listener.finish(number, value)
-        except _Refused as refused:
+        except Refused as refused:
             self._listener.answer(number, refused.number)
         except OSError as error:
             self._listener.answer(number, error.errno or errno.EACCES)
@@ -199,64 +193,31 @@ class Sockets:
         """The socket that the first argument names.
 
         Raises:
-            _Refused: it is none, or none of ours.
+            Refused: it is none, or none of ours.
         """
         try:
             link = os.readlink(f"/proc/{call[1]}/fd/{call[3] & 0x7FFFFFFF}")
         except FileNotFoundError:
-            raise _Refused(errno.EBADF) from None
+            raise Refused(errno.EBADF) from None
         except OSError:
-            raise _Refused(errno.EACCES) from None  # a process that may not be looked into has no network
+            raise Refused(errno.EACCES) from None  # a process that may not be looked into has no network
         if not link.startswith("socket:["):
-            raise _Refused(errno.ENOTSOCK)
+            raise Refused(errno.ENOTSOCK)
         held = self._sockets.get(int(link[8:-1]))
         if held is None or not self._listener.valid(call[0]):
-            raise _Refused(errno.EACCES)
+            raise Refused(errno.EACCES)
         return held
 
     def _known(self, call: Call) -> Held | None:
         """As ``_find``, for calls that decide nothing."""
         try:
             return self._find(call)
-        except _Refused:
+        except Refused:
             return None
 
-    def _read(self, call: Call, address: int, size: int) -> bytes:
-        fd = os.open(f"/proc/{call[1]}/mem", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            data = os.pread(fd, size, address) if address < 1 << 63 else b""
-        except OSError:
-            raise _Refused(errno.EFAULT) from None
-        finally:
-            os.close(fd)
-        if not self._listener.valid(call[0]) or len(data) < size:
-            raise _Refused(errno.EFAULT)
-        return data
-
-    def _write(self, call: Call, address: int, data: bytes) -> None:
-        fd = os.open(f"/proc/{call[1]}/mem", os.O_RDWR | os.O_CLOEXEC)
-        try:
-            if not self._listener.valid(call[0]) or address >= 1 << 63:
-                raise _Refused(errno.EFAULT)
-            os.pwrite(fd, data, address)
-        except OSError:
-            raise _Refused(errno.EFAULT) from None
-        finally:
-            os.close(fd)
-
-    def _address(self, call: Call, at: int, size: int) -> bytes:
-        size &= 0xFFFFFFFF
-        if size > _LONGEST_ADDRESS or size < 2:
-            raise _Refused(errno.EINVAL)
-        return self._read(call, at, size)
-
-    def _put_address(self, call: Call, raw: bytes, at: int, length_at: int) -> None:
-        """What getpeername(2) and its like write: as much as there is room for, and the whole length."""
-        room = struct.unpack("=i", self._read(call, length_at, 4))[0]
-        if room < 0:
-            raise _Refused(errno.EINVAL)
-        self._write(call, at, raw[:room])
-        self._write(call, length_at, struct.pack("=i", len(raw)))
+    def _stand_in(self, call: Call) -> StandIn | None:
+        held = self._known(call)
+        return None if held is None or held.socket is None else held.stand_in
 
     # ------------------------------------------------------------ making
 
@@ -266,26 +227,25 @@ class Sockets:
         if self._held >= self._most:
             self._sweep()
             if self._held >= self._most:
-                raise _Refused(errno.ENFILE)
-        ours = None
+                raise Refused(errno.ENFILE)
+        stand_in = None
         if family in (_AF_INET, _AF_INET6):
             if plain == _STREAM and protocol in (0, 6):
                 made, name = _socket.socket(family, plain, protocol), "tcp"
             elif plain == _DGRAM and protocol in (0, 17):
-                ours, made = _socket.socketpair(_AF_UNIX, _SEQPACKET)
-                ours.setblocking(False)
-                name = "udp"
+                stand_in = self._datagrams.make(family, lambda: self._forget(held))
+                made, name = stand_in.theirs, "udp"
             else:
-                raise _Refused(errno.EPROTONOSUPPORT)
+                raise Refused(errno.EPROTONOSUPPORT)
         elif family == _AF_UNIX:
             if plain not in (_STREAM, _SEQPACKET):
                 # A datagram socket takes an address with each datagram, in memory that is not ours to judge.
-                raise _Refused(errno.EACCES)
+                raise Refused(errno.EACCES)
             made, name = _socket.socket(family, plain, 0), "unix"
         elif family == _AF_NETLINK and protocol == 0 and plain in (_RAW, _DGRAM):
             made, name = _socket.socket(family, plain, 0), "netlink"
         else:
-            raise _Refused(errno.EAFNOSUPPORT)
+            raise Refused(errno.EAFNOSUPPORT)
         os.set_blocking(made.fileno(), not flags)
         held = Held(made, family, name)
         old = self._sockets.pop(held.inode, None)
@@ -293,9 +253,7 @@ class Sockets:
             self._let_go(old)
         self._sockets[held.inode] = held
         self._held += 1
-        if ours is not None:
-            held.ours = ours
-            self._watch(ours.fileno(), lambda _events: self._sent(held))
+        held.stand_in = stand_in
         if len(self._sockets) > MOST_NAMED:
             first = next(iter(self._sockets))
             self._forget(self._sockets[first])
@@ -312,11 +270,9 @@ class Sockets:
 
     def _forget(self, held: Held) -> None:
         self._let_go(held)
-        for each in (held.ours, held.way):
-            if each is not None:
-                self._unwatch(each.fileno())
-                each.close()
-        held.ours = held.way = None
+        if held.stand_in is not None:
+            self._datagrams.end(held.stand_in)
+            held.stand_in = None
         if self._sockets.get(held.inode) is held:
             del self._sockets[held.inode]
 
@@ -342,16 +298,16 @@ class Sockets:
 
     def _on_connect(self, call: Call) -> int:
         held = self._find(call)
-        raw = self._address(call, call[4], call[5])
-        if held.kind == "udp":
-            held.peer = b"" if raw[:2] == b"\0\0" else raw
+        raw = self._caller.address(call, call[4], call[5])
+        if held.stand_in is not None:
+            held.peer = held.stand_in.peer = b"" if raw[:2] == b"\0\0" else raw
             return 0
         if held.socket is None:
-            raise _Refused(errno.EISCONN)
+            raise Refused(errno.EISCONN)
         if held.kind == "unix":
             return self._connect_unix(call, held, raw)
         if held.kind != "tcp":
-            raise _Refused(errno.EOPNOTSUPP)
+            raise Refused(errno.EOPNOTSUPP)
         if raw[:2] == b"\0\0":
             return 0  # connect(2), AF_UNSPEC: it is not connected, and stays so
         address, port = internet(raw, held.family)
@@ -361,11 +317,11 @@ class Sockets:
         assert held.socket is not None
         socket, loopback = held.socket, _loopback(held)
         if not loopback:
-            raise _Refused(errno.ENETUNREACH)  # IPV6_V6ONLY: nothing here listens on ::1
+            raise Refused(errno.ENETUNREACH)  # IPV6_V6ONLY: nothing here listens on ::1
         if is_loopback(address):
             place = self._servers.listening(port)
             if not place:
-                raise _Refused(errno.ECONNREFUSED)
+                raise Refused(errno.ECONNREFUSED)
             loopback, target = _loopback(held, place), port
         else:
             if not socket.getsockname()[1]:
@@ -374,7 +330,7 @@ class Sockets:
             try:  # before the connection: the gateway has the destination when it accepts it
                 self._destinations.send(f"{socket.getsockname()[1]} {text} {port}".encode("ascii"))
             except OSError:
-                raise _Refused(errno.ECONNREFUSED) from None
+                raise Refused(errno.ECONNREFUSED) from None
             target = self._tcp
         blocking = os.get_blocking(socket.fileno())
         if blocking:
@@ -385,7 +341,7 @@ class Sockets:
             if blocking:
                 os.set_blocking(socket.fileno(), True)
         if code not in (0, errno.EINPROGRESS):
-            raise _Refused(code)
+            raise Refused(code)
         held.peer = raw
         if code and not _connected(socket):
             self._await(call[0] if blocking else 0, held)
@@ -394,7 +350,7 @@ class Sockets:
         else:
             self._let_go(held)
         if code and not blocking:
-            raise _Refused(errno.EINPROGRESS)
+            raise Refused(errno.EINPROGRESS)
         return 0
 
     def _await(self, number: int, held: Held) -> None:
@@ -423,15 +379,15 @@ class Sockets:
         if held.kind != "tcp":
             return None  # Landlock judges where a unix socket is made
         if held.socket is None:
-            raise _Refused(errno.EINVAL)
-        _address, port = internet(self._address(call, call[4], call[5]), held.family)
+            raise Refused(errno.EINVAL)
+        _address, port = internet(self._caller.address(call, call[4], call[5]), held.family)
         self._bind(held, port)
         return 0
 
     def _bind(self, held: Held, port: int) -> None:
         socket, loopback = held.socket, _loopback(held, self._servers.place(port))
         if socket is None or not loopback:
-            raise _Refused(errno.EADDRNOTAVAIL)
+            raise Refused(errno.EADDRNOTAVAIL)
         socket.bind((loopback, port))
         held.exposed = port if self._servers.hides(loopback) else 0
         self._servers.bound(socket.getsockname()[1], held.inode)
@@ -439,7 +395,7 @@ class Sockets:
     def _on_listen(self, call: Call) -> int:
         held = self._find(call)
         if held.kind not in ("tcp", "unix"):
-            raise _Refused(errno.EOPNOTSUPP)
+            raise Refused(errno.EOPNOTSUPP)
         if held.socket is None:
             return 0  # again, with another length of the queue
         if held.kind == "tcp" and not held.socket.getsockname()[1]:
@@ -450,19 +406,21 @@ class Sockets:
 
     def _on_getpeername(self, call: Call) -> int | None:
         held = self._known(call)
-        if held is None or not held.peer or held.kind not in ("tcp", "udp"):
+        if held is not None and held.kind == "udp" and not held.peer:
+            raise Refused(errno.ENOTCONN)
+        if held is None or not held.peer:
             return None
-        self._put_address(call, held.peer, call[4], call[5])
+        self._caller.put_address(call, held.peer, call[4], call[5])
         return 0
 
     def _on_getsockname(self, call: Call) -> int | None:
         held = self._known(call)
         if held is not None and held.kind == "udp":
-            self._put_address(call, _own(held), call[4], call[5])
+            self._caller.put_address(call, _own(held), call[4], call[5])
             return 0
         if held is None or not held.exposed:
             return None
-        self._put_address(call, _own(held, held.exposed), call[4], call[5])
+        self._caller.put_address(call, _own(held, held.exposed), call[4], call[5])
         return 0
 
     def _dial(self, asked: Channel) -> None:
@@ -490,10 +448,12 @@ class Sockets:
     def _on_setsockopt(self, call: Call) -> int | None:
         held = self._known(call)
         if held is not None and held.kind == "udp":
+            if call[4] & 0xFFFFFFFF == _SOL_UDP:
+                raise Refused(errno.ENOPROTOOPT)  # a datagram that is cut into many
             return 0  # glibc gives up asking when IP_RECVERR fails
         # By level and name alone, which are not in memory: whatever the descriptor is by then, this is harmless.
         if (call[4] & 0xFFFFFFFF, call[5] & 0xFFFFFFFF) not in _OPTIONS:
-            raise _Refused(errno.ENOPROTOOPT)
+            raise Refused(errno.ENOPROTOOPT)
         return None
 
     def _on_ioctl(self, call: Call) -> int:
@@ -507,7 +467,7 @@ class Sockets:
         slave = os.open(f"/dev/pts/{number}", wanted)
         try:
             if self._terminal(call) != number:  # closed meanwhile: the number may have been another's
-                raise _Refused(errno.EIO)
+                raise Refused(errno.EIO)
             self._listener.inject(call[0], slave, close_on_exec=bool(flags & _CLOEXEC))
         finally:
             os.close(slave)
@@ -519,9 +479,9 @@ class Sockets:
             with open(f"/proc/{call[1]}/fdinfo/{call[3] & 0x7FFFFFFF}", "rb") as lines:
                 found = lines.read(4096).partition(b"\ntty-index:")[2].split(None, 1)
         except FileNotFoundError:
-            raise _Refused(errno.EBADF) from None
+            raise Refused(errno.EBADF) from None
         if not found or not self._listener.valid(call[0]):
-            raise _Refused(errno.ENOTTY)
+            raise Refused(errno.ENOTTY)
         return int(found[0])
 
     # ------------------------------------------------------------ unix sockets
@@ -531,7 +491,7 @@ class Sockets:
         if not path:
             name = "@" + os.fsdecode(raw[3:].partition(b"\0")[0])
             self._report(name, str(SOCKET_NOT_ALLOWED))  # abstract names are the container's
-            raise _Refused(errno.ECONNREFUSED)
+            raise Refused(errno.ECONNREFUSED)
         if not path.startswith(b"/"):
             path = os.fsencode(os.readlink(f"/proc/{call[1]}/cwd")) + b"/" + path
         door = self._doors.get(os.path.normpath(os.fsdecode(path)))
@@ -539,7 +499,7 @@ class Sockets:
         try:
             if not door and bound_to(place) not in self._sockets:
                 self._report(os.readlink(f"/proc/self/fd/{place}"), str(SOCKET_NOT_ALLOWED))
-                raise _Refused(errno.EACCES)
+                raise Refused(errno.EACCES)
             assert held.socket is not None
             blocking = os.get_blocking(held.socket.fileno())
             os.set_blocking(held.socket.fileno(), False)
@@ -551,7 +511,7 @@ class Sockets:
         finally:
             os.close(place)
         if code:
-            raise _Refused(code)  # EAGAIN: the queue is full; unix(7) has it for non-blocking sockets only
+            raise Refused(code)  # EAGAIN: the queue is full; unix(7) has it for non-blocking sockets only
         self._let_go(held)
         return 0
 
@@ -561,116 +521,18 @@ class Sockets:
         held = self._find(call)
         _number, _thread, _call, _fd, buffer, size, flags, at, length = call
         if flags & _MSG_FASTOPEN:
-            raise _Refused(errno.EOPNOTSUPP)
+            raise Refused(errno.EOPNOTSUPP)
         if held.kind not in ("udp", "netlink") or held.socket is None:
-            raise _Refused(errno.EISCONN)
-        if size > LONGEST_DATAGRAM:
-            raise _Refused(errno.EMSGSIZE)
-        raw = self._address(call, at, length)
+            raise Refused(errno.EISCONN)
+        if size > LONGEST:
+            raise Refused(errno.EMSGSIZE)
+        raw = self._caller.address(call, at, length)
         data = self._read(call, buffer, size) if size else b""
-        if held.kind == "netlink":
+        if held.stand_in is None:
             _family, _pad, port, groups = struct.unpack_from("=HHII", raw.ljust(12, b"\0"))
             return held.socket.sendto(data, _MSG_DONTWAIT, (port, groups))
-        held.peer = held.peer or raw
-        self._ask(held, data, raw)
+        self._datagrams.send(held.stand_in, data, raw)
         return len(data)
-
-    def _sent(self, held: Held) -> None:
-        """A datagram that the command sent without an address."""
-        assert held.ours is not None
-        try:
-            data = held.ours.recv(LONGEST_DATAGRAM)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
-            self._forget(held)
-            return
-        self._ask(held, data, held.peer)
-
-    def _ask(self, held: Held, data: bytes, raw: bytes) -> None:
-        """Pass a datagram to port 53 on; every other goes nowhere, and its place is told once."""
-        try:
-            address, port = internet(raw, held.family)
-        except _Refused:
-            return
-        if port != _DNS:
-            if (address, port) not in self._told and len(self._told) < MOST_TOLD:
-                self._told.add((address, port))
-                self._tell(address, port)
-            return
-        if held.way is None:
-            way = _socket.socket(_AF_INET, _DGRAM)
-            way.setblocking(False)
-            way.connect(("127.0.0.1", self._dns))
-            held.way = way
-            self._watch(way.fileno(), lambda _events: self._answered(held))
-        try:
-            held.way.send(data)
-        except OSError:
-            pass  # it is lost, as datagrams are
-
-    def _tell(self, address: bytes, port: int) -> None:
-        text = _socket.inet_ntop(_AF_INET if len(address) == 4 else _AF_INET6, address)
-        try:
-            self._datagrams.send(f"{text} {port}".encode("ascii"))
-        except OSError:
-            pass  # more at once than anybody reads
-
-    def _answered(self, held: Held) -> None:
-        assert held.way is not None and held.ours is not None
-        try:
-            held.ours.send(held.way.recv(LONGEST_DATAGRAM))
-        except OSError:
-            pass  # no call waits for an answer
-
-    def _on_recvfrom(self, call: Call) -> int | None:
-        held = self._known(call)
-        if held is None or held.kind != "udp" or held.socket is None:
-            return None
-        return self._receive(call, held, held.socket)
-
-    def _receive(self, call: Call, held: Held, socket: _socket.socket) -> int:
-        _number, _thread, _call, _fd, buffer, size, flags, at, length_at = call
-        try:
-            data = socket.recv(LONGEST_DATAGRAM, _MSG_DONTWAIT | flags & _MSG_PEEK)
-        except BlockingIOError:
-            if flags & _MSG_DONTWAIT or not os.get_blocking(socket.fileno()):
-                raise
-            # Those whose process was killed are dropped, so that no more wait than there are processes.
-            held.waiting = [each for each in held.waiting if self._listener.valid(each[0])]
-            held.waiting.append(call)
-            if held.watched:
-                return -1
-            fd = os.dup(socket.fileno())
-            held.watched = True
-
-            def readable(_events: int) -> None:
-                self._unwatch(fd)
-                os.close(fd)
-                held.watched = False
-                calls, held.waiting = held.waiting, []
-                for each in calls:
-                    self._received(each, held, socket)
-
-            self._watch(fd, readable)
-            return -1
-        self._write(call, buffer, data[:size])
-        self._put_address(call, held.peer or _own(held), at, length_at)
-        return min(len(data), size)
-
-    def _received(self, call: Call, held: Held, socket: _socket.socket) -> None:
-        if not self._listener.valid(call[0]):
-            return  # it takes no datagram from those that still wait
-        try:
-            value = self._receive(call, held, socket)
-            if value >= 0:
-                self._listener.finish(call[0], value)
-        except _Refused as refused:
-            self._listener.answer(call[0], refused.number)
-        except OSError as error:
-            self._listener.answer(call[0], error.errno or errno.EACCES)
 
     # ------------------------------------------------------------ waiting
 
@@ -681,28 +543,6 @@ class Sockets:
     def _unwatch(self, fd: int) -> None:
         if self.on.pop(fd, None):
             self._epoll.unregister(fd)
-
-
-def internet(raw: bytes, family: int) -> tuple[bytes, int]:
-    """Address (4 or 16 bytes) and port of a struct sockaddr_in or sockaddr_in6 (ip(7), ipv6(7)).
-
-    Raises:
-        _Refused: it is none, or none for a socket of this family.
-    """
-    kind = struct.unpack_from("=H", raw)[0] if len(raw) >= 2 else 0
-    if kind == _AF_INET and len(raw) >= 16 and family == _AF_INET:
-        return raw[4:8], int.from_bytes(raw[2:4], "big")
-    if kind == _AF_INET6 and len(raw) >= 24 and family == _AF_INET6:
-        address = raw[8:24]
-        return (address[12:] if address.startswith(_MAPPED) else address), int.from_bytes(raw[2:4], "big")
-    raise _Refused(errno.EAFNOSUPPORT)
-
-
-def is_loopback(address: bytes) -> bool:
-    """127.0.0.0/8, ::1, and the addresses that mean this machine (0.0.0.0, ::)."""
-    if len(address) == 4:
-        return address[0] == 127 or not any(address)
-    return not any(address[:15]) and address[15] in (0, 1)
 
 
 def _loopback(held: Held, place: str = LOOPBACK) -> str:

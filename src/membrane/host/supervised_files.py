@@ -38,6 +38,7 @@ class Metadata:
         may: says of a file's path and status whether the command may change it.
         stands_for: gives for a path the copy that the command has of it and can change; empty: there is none.
         read: bytes of the caller's memory: call, address, size; fewer where it ends.
+        may_switch: says of a file's path and status whether the command may give it a mode, where ``may`` says no.
     """
 
     def __init__(
@@ -45,19 +46,20 @@ class Metadata:
         may: Callable[[str, os.stat_result], bool],
         read: Callable[[Call, int, int], bytes],
         stands_for: Callable[[str], str] = lambda _path: "",
+        may_switch: Callable[[str, os.stat_result, int], bool] = lambda _path, _status, _mode: False,
     ) -> None:
-        self._may = may
+        self._may, self._may_switch = may, may_switch
         self._read = read
         self._stands_for = stands_for
 
     def on_chmod(self, call: Call) -> int:
-        return self._mode(call, self._open(call, _AT_FDCWD, call[3]), call[4])
+        return self._mode(self._open(call, _AT_FDCWD, call[3], mode=call[4]), call[4])
 
     def on_fchmod(self, call: Call) -> int:
-        return self._mode(call, self._opened(call, call[3]), call[4])
+        return self._mode(self._opened(call, call[3]), call[4])
 
     def on_fchmodat(self, call: Call) -> int:
-        return self._mode(call, self._open(call, call[3], call[4]), call[5])
+        return self._mode(self._open(call, call[3], call[4], mode=call[5]), call[5])
 
     def on_chown(self, call: Call) -> int:
         return self._owner(self._open(call, _AT_FDCWD, call[3]), call[4], call[5])
@@ -96,9 +98,9 @@ class Metadata:
 
     # ------------------------------------------------------------ what is done
 
-    def _mode(self, call: Call, place: int, mode: int) -> int:
-        del call
-        return self._done(place, lambda path: os.chmod(path, mode & 0o1777))  # no set-ID bits: the filter has the rule
+    def _mode(self, place: int, mode: int) -> int:
+        mode &= 0o1777  # no set-ID bits: the filter has the rule
+        return self._done(place, lambda path: os.chmod(path, mode), mode)
 
     def _owner(self, place: int, uid: int, gid: int) -> int:
         ids = [-1 if each & 0xFFFFFFFF == 0xFFFFFFFF else each & 0xFFFFFFFF for each in (uid, gid)]
@@ -122,17 +124,20 @@ class Metadata:
             raise
         return self._done(place, lambda path: os.removexattr(path, name))
 
-    def _done(self, place: int, change: Callable[[str], None]) -> int:
-        """Judge what is open at ``place``, change it, and close."""
+    def _done(self, place: int, change: Callable[[str], None], mode: int = -1) -> int:
+        """Judge what is open at ``place``, change it, and close; ``mode``: the change is to that one."""
         try:
             path = os.readlink(f"/proc/self/fd/{place}")
             memory = path.startswith("/memfd:") and not os.stat(f"/proc/self/fd/{place}").st_nlink
-            if path.startswith("/") and not memory and not self._may(path, os.fstat(place)):
+            if path.startswith("/") and not memory and not self._allows(path, os.fstat(place), mode):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
             change(f"/proc/self/fd/{place}")
         finally:
             os.close(place)
         return 0
+
+    def _allows(self, path: str, status: os.stat_result, mode: int) -> bool:
+        return self._may(path, status) or (mode >= 0 and self._may_switch(path, status, mode))
 
     # ------------------------------------------------------------ what is meant
 
@@ -140,7 +145,7 @@ class Metadata:
         """What a descriptor of the process is open on; one of O_PATH is as good as none (fchmod(2), EBADF)."""
         return os.open(f"/proc/{call[1]}/fd/{number & 0x7FFFFFFF}", os.O_PATH | os.O_CLOEXEC)
 
-    def _open(self, call: Call, directory: int, at: int, flags: int = 0, *, follow: bool = True) -> int:
+    def _open(self, call: Call, directory: int, at: int, flags: int = 0, *, follow: bool = True, mode: int = -1) -> int:
         path = text(self._read, call, at, PATH_MAX)
         directory &= 0xFFFFFFFF
         if not path and flags & _AT_EMPTY_PATH and directory != _AT_FDCWD:
@@ -156,22 +161,27 @@ class Metadata:
         # No link of proc(5): it leads where we may look into processes outside, also into other mount namespaces, where
         # a path says nothing of ours.
         if path.startswith(b"/"):
-            return self._named(sc.openat2(sc.AT_FDCWD, path, wanted, resolve=sc.RESOLVE_NO_MAGICLINKS))
+            return self._named(
+                sc.openat2(sc.AT_FDCWD, path, wanted, resolve=sc.RESOLVE_NO_MAGICLINKS),
+                mode & 0o1777 if mode >= 0 else -1,
+            )
         name = "cwd" if directory == _AT_FDCWD else f"fd/{directory & 0x7FFFFFFF}"
         base = os.open(f"/proc/{call[1]}/{name}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            return self._named(sc.openat2(base, path, wanted, resolve=sc.RESOLVE_NO_MAGICLINKS))
+            return self._named(
+                sc.openat2(base, path, wanted, resolve=sc.RESOLVE_NO_MAGICLINKS), mode & 0o1777 if mode >= 0 else -1
+            )
         finally:
             os.close(base)
 
-    def _named(self, place: int) -> int:
+    def _named(self, place: int, mode: int) -> int:
         """What a path led to has to be a file of the view."""
         found = place
         try:
             path = os.readlink(f"/proc/self/fd/{place}")
             if copy := self._stands_for(path):
                 return os.open(copy, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-            if path.startswith("/") and self._may(path, os.fstat(place)):
+            if path.startswith("/") and self._allows(path, os.fstat(place), mode):
                 place = -1
                 return found
         finally:

@@ -32,10 +32,11 @@ import fcntl
 import os
 import stat
 
-from ..policy.reasons import HIDDEN, READ_ONLY
+from ..policy.reasons import GIT_SETTING, HIDDEN, READ_ONLY
 from . import syscalls as sc
 from .landlock import WRITE
 from .pool import identity
+from .supervised_edits import Edits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,9 +47,9 @@ if TYPE_CHECKING:
     from .pool import Identity, Pool, Shared
 
     class Report(Protocol):
-        """Tells of a refusal: absolute path, reason of the policy, operation."""
+        """Tells of a refusal: absolute path, reason of the policy, operation, what else is to be said."""
 
-        def __call__(self, path: str, reason: str, operation: str = "write") -> None: ...
+        def __call__(self, path: str, reason: str, operation: str = "write", hint: str = "") -> None: ...
 
     class Judge(Protocol):
         """Says of a name that would be made why it may not be (``workspace.making``)."""
@@ -59,6 +60,9 @@ if TYPE_CHECKING:
 
         def standing(self, path: str, *, directory: bool) -> str:
             """The reason for which something that is there is hidden or read-only; empty: it is neither."""
+
+        def edit(self, path: str, old: bytes, new: bytes) -> str:
+            """Why a configuration may not change so; empty: it may."""
 
 
 PATH_MAX = 4096
@@ -131,6 +135,7 @@ class Names:
         self._pool, self._listener, self._read = pool, listener, read
         self._judge, self._report = judge, report
         self._emptied, self._empty, self._copies = granted.emptied, empty, granted.copies
+        self._edits = None if judge is None or not granted.editable else Edits(granted.editable, judge.edit)
         self._root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self._granted = set(pool.identities) if pool else set()
         self._granted.update(_identities(path for path, writes in named.items() if writes and path not in self._rules))
@@ -174,6 +179,10 @@ class Names:
         return self.state(path) is not CLOSED and not (
             path not in self._shared and identity(status) in self._denied_inodes
         )
+
+    def may_switch(self, path: str, status: os.stat_result, mode: int) -> bool:
+        """May the command give a file, which it may not change, this mode?"""
+        return self._edits is not None and self._edits.switches(path, status, mode)
 
     def stands_for(self, path: str) -> str:
         """The copy that the command has of a file and can write; empty: there is none."""
@@ -305,6 +314,9 @@ class Names:
                 copy, writes = self._copies.get(place.path, ("", False))
                 if copy and (reading or writes):
                     return self._inject(call, self._copy(copy, place, flags), flags)
+                put = self._edits.shown(place) if reading and self._edits is not None else -1
+                if put >= 0 and self._hides(place.where):  # it has no rule
+                    return self._inject(call, _again(put, flags), flags)
                 if reading and self._denied.get(place.path) == HIDDEN:
                     self._report(place.path, HIDDEN, "read")
                     if place.path in self._emptied:
@@ -370,7 +382,7 @@ class Names:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         if kind not in (stat.S_IFREG, stat.S_IFDIR):
             return None  # to open it may take for ever, so not here
-        return self._inject(call, os.open(f"/proc/self/fd/{found}", flags & ~_TO_US | os.O_NONBLOCK), flags)
+        return self._inject(call, _again(found, flags), flags)
 
     def _judged(self, place: Place, found: int, *, writes: bool) -> os.stat_result:
         """The status of what is open.
@@ -669,6 +681,8 @@ class Names:
             return None
         if flags & ~(_NOREPLACE | _EXCHANGE) or flags == _NOREPLACE | _EXCHANGE:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        if self._edits is not None and self._edits.takes(source, target, flags):
+            return self._edit(self._edits, source, target)
         for place in (target, source):
             self._keep(place.path, directory=os.path.isdir(place.path))
         status = self._movable(source)
@@ -691,11 +705,29 @@ class Names:
             os.rename(names[0], names[1], src_dir_fd=source.parent, dst_dir_fd=target.parent)
         return 0
 
+    def _edit(self, edits: Edits, source: Place, target: Place) -> int:
+        """Make git's change of a configuration; the new file is refused as the old one was, wherever it is."""
+        last = edits.put.get(target.path)
+        before = None if last is None else identity(os.fstat(last))
+        self._movable(source)
+        if why := edits.carry(source, target):
+            self._report(target.path, GIT_SETTING, hint=why)
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        if before is not None:
+            self._denied_inodes.discard(before)
+        self._denied_inodes.add(identity(os.fstat(edits.put[target.path])))
+        return 0
+
     def _movable(self, place: Place) -> os.stat_result:
         status = os.stat(place.name, dir_fd=place.parent, follow_symlinks=False)
         if identity(status) in self._denied_inodes:
             raise self._refuse(place.path)
         return status
+
+
+def _again(found: int, flags: int) -> int:
+    """What an O_PATH descriptor is of, opened as a caller wants it."""
+    return os.open(f"/proc/self/fd/{found}", flags & ~_TO_US | os.O_NONBLOCK)
 
 
 def _is_fresh(flags: int) -> bool:

@@ -41,7 +41,11 @@ WEAKER = (
         "watches",
         "inotify(7) on directories outside of the view tells the names that change in them, not their contents",
     ),
-    ("udp", "only DNS, which is answered here; other datagrams go nowhere, with one event for each place"),
+    (
+        "udp",
+        "by rule, and DNS, which is answered here; other datagrams go nowhere, with one event for each place, "
+        "also those to the command's own sockets: no server, no multicast",
+    ),
     ("record", "of the network and the session; not of files and programs"),
 )
 _PARTIAL = {
@@ -139,10 +143,6 @@ def _refuse(policy: Policy, facts: HostFacts) -> None:
     for is_there, what, why in wanted:
         if is_there:
             raise PolicyError("bind a rule", f"backend landlock does not bind {what}: {why}", fix=(native,))
-    for rule in policy.allow:
-        if any(span.protocol == "udp" for span in rule.ports):
-            cause = f"backend landlock does not bind {rule.text!r}: no datagram but DNS leaves the command"
-            raise PolicyError("bind a rule", cause, where=str(rule.origin), fix=("allow a TCP port", native))
     for mount in policy.mounts:
         source, target = mounts.places(mount, facts)
         if source and source != target:

@@ -58,7 +58,19 @@ def begin(
     return prepared
 
 
-def _judge(trees: Sequence[HeldTree]) -> Judge:
+def _judge(trees: Sequence[HeldTree], session: str) -> Judge:
+    import os
+
+    from ..host.facts import state_dir
     from ..workspace.making import Making
 
-    return Making(trees)
+    state = state_dir(os.environ)
+
+    def shared(path: str) -> bool:
+        from ..plan.mounts import inside
+        from . import registry
+
+        sessions = registry.list_sessions(state)
+        return any(each.alive and each.id != session and inside(path, each.workspace) for each in sessions)
+
+    return Making(trees, shared)

@@ -548,7 +548,7 @@ class Boundary(ABC):
 
     def _editable(self, found: ScanResult) -> tuple[tuple[str, str], ...]:
         """Files that ``Editor`` can change, each with the directory of which it needs a descriptor."""
-        if self._tracer is None or self.policy.file_rules is not None:
+        if (self._tracer is None and not self.cell.edits) or self.policy.file_rules is not None:
             return ()  # under file rules a configuration is what the rules say: read-only, or allowGitConfig
         from ..workspace.gitedit import editable
 

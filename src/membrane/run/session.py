@@ -299,7 +299,9 @@ class Session(Boundary):
         rule, hint = getattr(verdict, "rule", None), getattr(verdict, "hint", "") or None
         where = None if rule is None else str(rule.origin)
         reason = REASONS.get(news.reason, news.reason)
-        self.log.add(AccessDenied(access_as_data(access), reason, where, hint if socket else None, source="mount"))
+        self.log.add(
+            AccessDenied(access_as_data(access), reason, where, news.hint or (hint if socket else None), source="mount")
+        )
 
     def _on_hook(self) -> None:
         self.hooks.readable(self)

@@ -15,7 +15,7 @@ from ..policy import reasons
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ..plan.model import HeldTree
     from .creation import CreationRules
@@ -27,9 +27,11 @@ class Making:
 
     Args:
         trees: what is to be held in each writable tree.
+        shared: does another sandbox show this file?
     """
 
-    def __init__(self, trees: Sequence[HeldTree]) -> None:
+    def __init__(self, trees: Sequence[HeldTree], shared: Callable[[str], bool] = lambda _path: False) -> None:
+        self._shared = shared
         self._trees = [(tree.root.rstrip("/") + "/", tree) for tree in trees]
         self._preventions: dict[str, Prevention] = {}
         self._rules: dict[str, CreationRules] = {}
@@ -77,6 +79,20 @@ class Making:
             if tree.rows and path.startswith(root):
                 return self._creation(root, tree).reason(path[len(root) :], directory)
         return ""
+
+    def edit(self, path: str, old: bytes, new: bytes) -> str:
+        """Why a configuration may not change so; empty: only everyday settings differ."""
+        from .gitedit import objection
+
+        try:
+            why = objection(old, new, path)
+            return f"{why}; git_config: writable allows all" if why else self._other(path)
+        except OSError:
+            return "it cannot be looked at"
+
+    def _other(self, path: str) -> str:
+        # A rename would take away the mount that covers the file in another sandbox.
+        return "another session shows this repository" if self._shared(path) else ""
 
     def _prevention(self, root: str, tree: HeldTree) -> Prevention:
         found = self._preventions.get(root)

@@ -23,6 +23,7 @@ OTHER_ARCH = {
 MACHINES = ("x86_64", "aarch64")
 RESULTS = {
     0x7FFF0000: "allow",
+    0x7FC00000: "notify",
     0x50001: "EPERM",
     0x50010: "EBUSY",
     0x50026: "ENOSYS",
@@ -320,6 +321,20 @@ def test_without_mounts_what_is_newer_than_the_lists_does_not_exist(machine: str
         assert run(program, ioctl, (3, request, 0), arch) == expected
     for request in (0x40086602, 0x401C5820, 0x40806685, 0x5000940E, 0x50009417, 0x40047211, 0xF501, HIGH | 0x40086602):
         assert run(program, ioctl, (3, request, 0), arch) == "EPERM", hex(request)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_messages_are_asked_about_where_a_rule_lets_datagrams_out(machine: str) -> None:
+    arch, fast_open = AUDIT_ARCH[machine], 0x20000000
+    for datagrams, expected in ((False, "allow"), (True, "notify")):
+        program = seccomp.supervised_program(machine, datagrams=datagrams)
+        for name, flags in (("sendmsg", 2), ("sendmmsg", 3), ("recvmsg", 2), ("recvmmsg", 3)):
+            number = NUMBERS[name][COLUMNS[machine]]
+            assert run(program, number, (3, 1, 1, 0), arch) == expected, name
+            if name.startswith("send"):
+                arguments = [3, 1, 1, 0]
+                arguments[flags] = fast_open
+                assert run(program, number, tuple(arguments), arch) == "EOPNOTSUPP", name
 
 
 @pytest.mark.parametrize("machine", MACHINES)

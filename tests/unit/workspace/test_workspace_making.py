@@ -52,3 +52,15 @@ def test_what_is_renamed_is_judged_by_what_it_holds(tmp_path: Path, making: Maki
 
 def test_names_beyond_the_trees_are_nobodys(tmp_path: Path, making: Making) -> None:
     assert making(f"{tmp_path}-other/key.pem", "file") == ""
+
+
+def test_a_configuration_changes_in_everyday_settings_unless_another_session_shows_it(
+    tmp_path: Path, making: Making
+) -> None:
+    path, old = f"{tmp_path}/.git/config", b"[core]\n\tbare = false\n"
+    everyday, other = b'[branch "a"]\n\tremote = origin\n', b"[core]\n\tfsmonitor = ./x\n"
+    assert making.edit(path, old, old + everyday) == ""
+    assert making.edit(path, old, old + other).startswith("core.fsmonitor is no everyday setting; git_config: ")
+    shared = Making((HeldTree(str(tmp_path), (), ()),), lambda asked: asked == path)
+    assert shared.edit(path, old, old + everyday) == "another session shows this repository"
+    assert shared.edit(f"{tmp_path}/sub/.git/config", old, old + everyday) == ""

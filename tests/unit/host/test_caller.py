@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from membrane.host import supervised
+from membrane.host import caller
 
 
 def v4(address: str, port: int) -> bytes:
@@ -20,9 +20,23 @@ def v6(address: str, port: int) -> bytes:
 
 
 def test_addresses_of_both_families_and_mapped_ones() -> None:
-    assert supervised.internet(v4("192.0.2.1", 80), socket.AF_INET) == (bytes((192, 0, 2, 1)), 80)
-    assert supervised.internet(v6("2001:db8::1", 81), socket.AF_INET6)[1] == 81
-    assert supervised.internet(v6("::ffff:127.0.0.1", 1), socket.AF_INET6) == (bytes((127, 0, 0, 1)), 1)
+    assert caller.internet(v4("192.0.2.1", 80), socket.AF_INET) == (bytes((192, 0, 2, 1)), 80)
+    assert caller.internet(v6("2001:db8::1", 81), socket.AF_INET6)[1] == 81
+    assert caller.internet(v6("::ffff:127.0.0.1", 1), socket.AF_INET6) == (bytes((127, 0, 0, 1)), 1)
+
+
+@pytest.mark.parametrize(
+    ("address", "family", "raw"),
+    [
+        ("192.0.2.1", socket.AF_INET, v4("192.0.2.1", 80)),
+        ("192.0.2.1", socket.AF_INET6, v6("::ffff:192.0.2.1", 80)),
+        ("2001:db8::1", socket.AF_INET6, v6("2001:db8::1", 80)),
+    ],
+)
+def test_an_address_is_written_as_a_socket_of_its_family_has_it(address: str, family: int, raw: bytes) -> None:
+    packed = socket.inet_pton(socket.AF_INET6 if ":" in address else socket.AF_INET, address)
+    assert caller.written(packed, 80, family) == raw
+    assert caller.internet(raw, family) == (packed, 80)
 
 
 @pytest.mark.parametrize(
@@ -38,9 +52,8 @@ def test_addresses_of_both_families_and_mapped_ones() -> None:
     ],
 )
 def test_what_is_no_address_of_the_family_is_refused(raw: bytes, family: int) -> None:
-    with pytest.raises(Exception) as caught:
-        supervised.internet(raw, family)
-    assert type(caught.value).__name__ == "_Refused"
+    with pytest.raises(caller.Refused):
+        caller.internet(raw, family)
 
 
 @pytest.mark.parametrize(
@@ -54,9 +67,9 @@ def test_what_is_no_address_of_the_family_is_refused(raw: bytes, family: int) ->
     ],
 )
 def test_what_means_this_machine(address: str, is_ours: bool) -> None:
-    assert supervised.is_loopback(socket.inet_aton(address)) == is_ours
+    assert caller.is_loopback(socket.inet_aton(address)) == is_ours
 
 
 @pytest.mark.parametrize(("address", "is_ours"), [("::1", True), ("::", True), ("::2", False), ("fe80::1", False)])
 def test_what_means_this_machine_in_ipv6(address: str, is_ours: bool) -> None:
-    assert supervised.is_loopback(socket.inet_pton(socket.AF_INET6, address)) == is_ours
+    assert caller.is_loopback(socket.inet_pton(socket.AF_INET6, address)) == is_ours

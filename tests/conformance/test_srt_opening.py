@@ -364,11 +364,14 @@ sys.stdin.read()
 @pytest.mark.ours
 def test_sockets_that_can_not_be_opened_are_warnings(box: SrtBox, short: Path) -> None:
     """The README's example on a machine without Docker: absent, dead, a file; the command runs, the others are shut."""
-    dead, file = short / "dead", short / "file"
+    dead, file, writable = short / "dead", short / "file", short / "writable"
+    writable.mkdir()
     with socket.socket(socket.AF_UNIX) as made:
         made.bind(str(dead))
     file.write_text("")
-    box.settings({"allowUnixSockets": ["/var/run/mb-absent.sock", f"{short}/absent", str(dead), str(file)]})
+    inside = [f"{writable}/s", f"{box.work}/s"]  # the command can replace what is there
+    sockets = ["/var/run/mb-absent.sock", f"{short}/absent", str(dead), str(file), *inside]
+    box.settings({"allowUnixSockets": sockets}, {"allowWrite": [str(box.work), str(writable)]})
     paths = ["/var/run/mb-absent.sock", str(dead)]
     done = box.srt("-s", str(box.settings_path), "--", "/usr/bin/python3", "-c", GREETED, *paths)
     assert (done.returncode, done.stdout) == (0, "['', '']\n"), done
@@ -376,6 +379,8 @@ def test_sockets_that_can_not_be_opened_are_warnings(box: SrtBox, short: Path) -
     assert f"{short}/absent is left out: it does not exist" in done.stderr
     assert f"{dead} is left out: no program listens on it" in done.stderr
     assert f"{file} is left out: it is not a socket" in done.stderr
+    for path in inside:
+        assert f"{path} is left out: the command can write {os.path.dirname(path)}, and replace it" in done.stderr
 
 
 @pytest.mark.ours

@@ -77,3 +77,16 @@ WAYS["mounts"] = lambda: syscall((272, 97), CLONE_NEWNS)
             assert victim("where") == "mine"
             assert {way: attack(way) for way in WAYS} == dict.fromkeys(WAYS, "EBUSY")
             assert victim("where") == "mine"
+
+
+def test_F142_a_deep_place_is_as_many_mounts_as_it_has_directories(home_box: Box, other: Box) -> None:
+    """With mounts that are peers it would be 2 to the power of their number, and the kernel bounds it (sysctl/fs.rst,
+    mount-max).
+    """
+    count = "def answer(line): return str(len(open('/proc/self/mountinfo').readlines()))"
+    deep = home_box.home / "p/a/b/c/d/e/f"
+    deep.mkdir(parents=True)
+    with inside(other, count) as ask:
+        before = int(ask(""))
+        assert home_box.run("true", workspace=deep).returncode == 0
+        assert int(ask("")) - before == 7

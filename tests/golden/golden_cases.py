@@ -453,6 +453,10 @@ REFUSED: dict[str, Case] = {
     "socket is a shared place": (_socket("/run"), USER),
     "socket is the home": (_socket("/home/dev"), USER),
     "socket in the state": (_socket("/home/dev/.membrane/run/x"), USER),
+    "socket in a mount that can be written": (
+        _socket("/srv/data/x.sock").replace(mounts=(MountRule("/srv/data", "rw", HERE),)),
+        USER.replace(sockets=(SocketFact("/srv/data/x.sock", "/srv/data/x.sock", "stream"),)),
+    ),
     "socket in the workspace": (_socket("/home/dev/project/x.sock"), USER),
     "mount without a repository": (_mount("", git_root=True), USER),
     "mount of /": (_mount("/"), USER),

@@ -222,9 +222,11 @@ def open_tree(path: str | bytes, flags: int, dirfd: int = AT_FDCWD) -> int:
     return _check(_syscall(_OPEN_TREE, dirfd, _bytes(path), flags | os.O_CLOEXEC), "open_tree", path)
 
 
-def mount_setattr(fd: int, set_flags: int, *, recursive: bool = True, clear: int = 0, userns_fd: int = 0) -> None:
-    """mount_setattr(2) on an open tree."""
-    attributes = struct.pack("=4Q", set_flags, clear, 0, userns_fd)  # struct mount_attr: no propagation
+def mount_setattr(
+    fd: int, set_flags: int, *, recursive: bool = True, clear: int = 0, propagation: int = 0, userns_fd: int = 0
+) -> None:
+    """mount_setattr(2) on an open tree; ``propagation``: MS_PRIVATE and its like."""
+    attributes = struct.pack("=4Q", set_flags, clear, propagation, userns_fd)  # struct mount_attr
     flags = AT_EMPTY_PATH | (AT_RECURSIVE if recursive else 0)
     value = _syscall(_NR["mount_setattr"], ctypes.c_int(fd), b"", ctypes.c_uint(flags), attributes, len(attributes))
     _check(value, "mount_setattr", fd)

@@ -499,7 +499,7 @@ class Masks:
     def __init__(self, root: str = "", *, late: bool = False) -> None:
         """``root``: of the view.  ``late``: commands run in it."""
         self._root = root
-        self._late = late
+        self.late = late
         self._sources: dict[str, tuple[bytes, int]] = {}  # by name: path, descriptor
         self._watch = -1  # inotify(7)
         self.watched: dict[int, int] = {}  # watches: of which call of ``cover_file`` the first read is reported
@@ -521,7 +521,7 @@ class Masks:
         """Cover an O_PATH descriptor's object, unless it is this mask already; the descriptor is closed."""
         try:
             # A mask goes with the directory that is renamed, so a name that appears may be one (host.launcher).
-            if not (self._late and self._is_covered(fd, empty)):
+            if not (self.late and self._is_covered(fd, empty)):
                 self._like_the_last(lambda directory: self._move(fd, directory, empty))
         finally:
             os.close(fd)
@@ -541,7 +541,7 @@ class Masks:
     def cover_file(self, path: str) -> None:
         """Cover ``path``, a file when it was looked at, by an empty one of its own, whose first open is reported."""
         self._files += 1
-        if len(self.watched) >= MOST_WATCHED or self._late or not self._can_watch():
+        if len(self.watched) >= MOST_WATCHED or self.late or not self._can_watch():
             self.cover_name(path, empty=True)
             return
         name = self._enter(path)
@@ -587,7 +587,7 @@ class Masks:
         name = self._enter(path)
         fd = sc.openat2(self._parent_fd, name, os.O_PATH, 0, sc.RESOLVE_NO_MAGICLINKS)
         found = os.stat(fd)
-        if stat.S_ISDIR(found.st_mode) and (self._late or self._is_on_the_way(found)):
+        if stat.S_ISDIR(found.st_mode) and (self.late or self._is_on_the_way(found)):
             os.close(fd)
             fd = sc.openat2(self._parent_fd, name, os.O_PATH | os.O_NOFOLLOW, 0, sc.RESOLVE_NO_SYMLINKS)
         return fd
@@ -776,7 +776,7 @@ def workspace_operation(masks: Masks, kind: str, target: str, content: bytes = b
         masks.cover(fd, empty=kind == "Empty")
         return
     link = stat.S_ISLNK(os.stat(fd).st_mode)
-    _bind_onto_itself(fd, read_only=kind == "ReadOnly")
+    _bind_onto_itself(fd, read_only=kind == "ReadOnly", apart=kind == "Pin" and masks.late)
     if link and kind == "ReadOnly":
         try:
             fd = masks.open_final(target)
@@ -871,11 +871,17 @@ def _seed(target: str, content: bytes) -> None:
         os.close(directory)
 
 
-def _bind_onto_itself(fd: int, *, read_only: bool) -> None:
-    """Cover an O_PATH descriptor's object with a bind of itself; the descriptor is closed."""
+def _bind_onto_itself(fd: int, *, read_only: bool, apart: bool = False) -> None:
+    """Cover an O_PATH descriptor's object with a bind of itself; the descriptor is closed.
+
+    ``apart``: it is no peer of the mount that it covers, and so what is mounted in it comes once, not in both: with
+    peers each pin below another would double the number of mounts (mount_namespaces(7)).
+    """
     try:
         tree = sc.open_tree(b"", sc.OPEN_TREE_CLONE | sc.AT_EMPTY_PATH | sc.AT_RECURSIVE, dirfd=fd)
         try:
+            if apart:
+                sc.mount_setattr(tree, 0, recursive=False, propagation=sc.MS_PRIVATE)
             if read_only:
                 sc.mount_setattr(tree, sc.MOUNT_ATTR_RDONLY | sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV)
             sc.move_mount(tree, b"", dirfd=fd)

@@ -104,7 +104,7 @@ def refuse(policy: Policy, facts: HostFacts) -> None:
 
         image.refuse(policy, facts)
     for socket in policy.unix_sockets:
-        _refuse_socket(socket, facts)
+        _refuse_socket(socket, policy, facts)
     _refuse_two_meanings(policy, facts)
     writable = [facts.workspace, *(mounts.places(rule, facts)[0] for rule in policy.mounts if rule.mode == "rw")]
     for mount in policy.mounts:
@@ -183,7 +183,7 @@ def _refuse_workspace(facts: HostFacts) -> None:
     raise PolicyError("use the workspace", cause, fix=("cd into a project directory and run membrane there",))
 
 
-def _refuse_socket(rule: SocketRule, facts: HostFacts) -> None:
+def _refuse_socket(rule: SocketRule, policy: Policy, facts: HostFacts) -> None:
     if mounts.absolute(rule.path, facts.workspace) in facts.absent and not rule.optional:
         raise _unbound(str(rule.origin), f"unix_sockets: {rule.path} does not exist", "start the service it belongs to")
     where, path = str(rule.origin), mounts.in_view(mounts.absolute(rule.path, facts.workspace), facts)
@@ -193,6 +193,9 @@ def _refuse_socket(rule: SocketRule, facts: HostFacts) -> None:
     if mounts.inside(path, facts.workspace):
         # Inside, the agent makes the links: the next run would open the socket that one leads to.
         raise _unbound(where, f"unix_sockets: {path} is in the workspace, where the command can replace it")
+    if not mounts.inside(path, "/run") and (tree := mounts.covering(path, policy, facts)):
+        cause = f"unix_sockets: {path} is in {tree}, which the command can write: it can replace it"
+        raise _unbound(where, cause, "have the service listen elsewhere, or mount that directory read-only")
     for fact in facts.sockets:
         if fact.path != mounts.absolute(rule.path, facts.workspace):
             continue

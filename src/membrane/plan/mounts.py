@@ -244,7 +244,10 @@ def _sockets_that_open(policy: Policy, facts: HostFacts) -> tuple[list[SocketRul
         path = absolute(rule.path, facts.workspace)
         kind = kinds.get(path, "absent")
         private = inside(in_view(path, facts), "/run")
-        if not rule.optional or kind == "stream" or (kind == "far" and private):
+        replaceable = "" if not rule.optional or private else covering(path, policy, facts)
+        if replaceable:
+            warnings.append(f"{rule.path} is left out: the command can write {replaceable}, and replace it")
+        elif not rule.optional or kind == "stream" or (kind == "far" and private):
             kept.append(rule)
         elif kind in _CAN_NOT_BE_OPENED:
             warnings.append(f"{rule.path} is left out: {_CAN_NOT_BE_OPENED[kind]}")
@@ -257,6 +260,20 @@ def _sockets_that_open(policy: Policy, facts: HostFacts) -> tuple[list[SocketRul
             cause = "no program listens on it" if kind == "dead" else "it does not exist"
             warnings.append(f"{rule.path} is left out: {cause}; run again when its service runs")
     return kept, warnings
+
+
+def covering(path: str, policy: Policy, facts: HostFacts) -> str:
+    """The tree, one that the command can write, in which a socket of the host at ``path`` is covered; empty: none."""
+    if policy.open_sockets:
+        return ""
+    if policy.file_rules is not None:
+        from .hosttree import guarded
+
+        trees = [tree for tree, _rules in guarded(policy, facts)]
+    else:
+        at = [places(rule, facts) for rule in policy.mounts if rule.mode == "rw"]
+        trees = [facts.workspace, *(source for source, target in at if source == target)]
+    return next((tree for tree in trees if tree and inside(path, tree)), "")
 
 
 def in_view(path: str, facts: HostFacts) -> str:

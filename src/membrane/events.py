@@ -16,9 +16,15 @@ from .value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, ClassVar, Literal, TypeAlias
+    from collections.abc import Iterator
+    from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
-    Client: TypeAlias = tuple[int, int]  # of the network: its port, and the inode of its socket or 0
+    class Client(Protocol):
+        """Of the network: its port, and the inode of its socket or 0; a pair."""
+
+        def __getitem__(self, index: int, /) -> int: ...
+        def __iter__(self) -> Iterator[int]: ...
+
     Source: TypeAlias = Literal["ebpf", "notify", "network", "mount", "session"]
 
 LONGEST = 4096  # characters of one string before it is cut and digested

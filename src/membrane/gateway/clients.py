@@ -6,13 +6,15 @@ The tracer knows of a connect(2) by notification the process and the inode of it
 the address and port of the client are known.  The kernel says which inode that is (``host.sockdiag``).
 
 With ``containers: nested`` the client may be behind the command's own NAT, and no socket of the namespace that was
-asked: then the launcher finds it in the namespace of its container (``host.senders``).  It is asked once at a time and
-waited for at most ``LONGEST``; while it owes an answer it is not asked, so that a command that keeps it busy does not
-hold up the gateway.
+asked: then the launcher finds it in the namespace of its container (``host.senders``).  It is asked at once, while the
+socket is there, and its answer read when an event needs it: most connections are dialled meanwhile, and the gateway
+waits for nobody.  It waits at most ``LONGEST`` for an answer; a launcher that was late is asked again when it owes
+none, so that a command that keeps it busy does not hold up the gateway.
 """
 
 from __future__ import annotations
 
+import time
 from _socket import IPPROTO_TCP, IPPROTO_UDP
 from _socket import socket as Socket
 
@@ -23,10 +25,13 @@ from ..plan.model import INNER_V4, INNER_V6
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ..events import Client
     from ..host.channel import Channel
 
 LONGEST = 0.1  # seconds that the launcher is waited for
+MOST_ASKED = 64  # questions without an answer: all answers have room in the socket
 
 
 class Clients:
@@ -41,7 +46,8 @@ class Clients:
         self._table = SocketTable(socket)
         self._senders: Channel | None = None
         self._number = 0
-        self._owed = False  # an answer
+        self._asked: dict[int, Sender] = {}  # by the number of the question
+        self._late = False  # an answer did not come in time
         if senders is not None:
             from ..host.channel import Channel  # here: most gateways have none
             from ..host.messages import FROM_SENDERS, TO_SENDERS
@@ -59,25 +65,64 @@ class Clients:
 
     def _find(self, protocol: int, client: tuple[str, int], server: tuple[str, int]) -> Client:
         inode = self._table.find(protocol, client, server)
-        if not inode and self._senders is not None and client[0] in (INNER_V4, INNER_V6):
-            return self._behind(self._senders, protocol, client, server)
-        return client[1], inode
+        if inode or self._senders is None or client[0] not in (INNER_V4, INNER_V6):
+            return client[1], inode
+        from ..host.messages import FindSender
 
-    def _behind(self, senders: Channel, protocol: int, client: tuple[str, int], server: tuple[str, int]) -> Client:
-        from ..host.messages import FindSender, SenderFound
-
+        self._take()
+        if len(self._asked) >= (1 if self._late else MOST_ASKED):
+            return client[1], 0
+        self._late = False
+        self._number += 1
         try:
-            if self._owed:
-                senders.receive()  # or it is still busy: BlockingIOError
-                self._owed = False
-            self._number += 1
-            senders.send(FindSender(self._number, protocol, *client, *server))
-            self._owed = True
-            if ready((senders.fileno(),), seconds=LONGEST)[0]:
-                found = senders.receive()
-                self._owed = False
-                if isinstance(found, SenderFound) and found.number == self._number:
-                    return found.port, found.inode
-        except (OSError, MembraneError):  # the launcher is gone, or busy: as without it
-            pass
-        return client[1], 0
+            self._senders.send(FindSender(self._number, protocol, *client, *server))
+        except OSError:  # it is gone
+            return client[1], 0
+        found = self._asked[self._number] = Sender(self, client[1])
+        return found
+
+    def _take(self) -> None:
+        """Take the answers that are there."""
+        from ..host.messages import SenderFound
+
+        assert self._senders is not None
+        while self._asked:
+            try:
+                answer = self._senders.receive()
+            except (OSError, MembraneError):  # there is none now, or the launcher is gone
+                return
+            if not isinstance(answer, SenderFound):
+                return
+            asked = self._asked.pop(answer.number, None)
+            if asked is not None:
+                asked.found = answer.port, answer.inode
+
+    def settle(self, sender: Sender) -> tuple[int, int]:
+        """What is known of a sender, after waiting for it."""
+        assert self._senders is not None
+        until = time.monotonic() + LONGEST
+        self._take()
+        while sender.found is None and not self._late:
+            if not ready((self._senders.fileno(),), seconds=max(0.0, until - time.monotonic()))[0]:
+                self._late = True
+            before = len(self._asked)
+            self._take()
+            self._late = self._late or len(self._asked) == before  # the launcher is gone
+        return sender.found or (sender.port, 0)
+
+
+class Sender:
+    """A client behind a NAT: its port and its inode, as they are known when they are read."""
+
+    __slots__ = ("_clients", "found", "port")
+
+    def __init__(self, clients: Clients, port: int) -> None:
+        self._clients = clients
+        self.port = port  # as it arrived
+        self.found: tuple[int, int] | None = None
+
+    def __getitem__(self, index: int) -> int:
+        return (self.found or self._clients.settle(self))[index]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.found or self._clients.settle(self))

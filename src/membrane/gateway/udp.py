@@ -150,7 +150,7 @@ class _Flow:
     ) -> None:
         self.key, self.id, self.listener, self.client, self.control = key, ident, listener, client, control
         self.route, self.router = route, router
-        self.peer = (0, 0)
+        self.peer: Client = (0, 0)
         self.upstream: Socket | None = None
         self.address = ""
         self.waiting: list[bytes] | None = []

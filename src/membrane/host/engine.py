@@ -65,16 +65,25 @@ def offer(environment: Mapping[str, str]) -> None:
     except OSError:  # the policy opens Docker of the host there
         listening.close()
         return
+    executed, executing = os.pipe()
     child = os.fork()
     if child:
+        os.close(executing)
         os.waitpid(child, 0)
+        os.read(executed, 1)  # until the shell is one: before, it is a copy of us that can be read
+        os.close(executed)
         listening.close()
         return
     try:  # pid 1 reaps what is forked here: the command has no child that it did not make
-        null, line = _prepare(listening.fileno(), daemon, dict(environment), list(dict.fromkeys(path)))
+        null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+        read, line = os.pipe()
+        if os.fork() == 0:
+            _keep_only((null, null, null, listening.fileno(), read, executing))
+            _execute(daemon, dict(environment), list(dict.fromkeys(path)))
         sc.set_dumpable(False)
         if os.fork() == 0:
-            _wait(null, listening.fileno(), line)
+            _keep_only((null, null, null, listening.fileno(), line))
+            _wait()
     finally:
         os._exit(0)
 
@@ -83,8 +92,8 @@ def _program(name: str, path: Sequence[str]) -> str:
     return next((found for place in path if os.access(found := f"{place}/{name}", os.X_OK)), "")
 
 
-def _prepare(listening: int, daemon: str, environment: dict[str, str], path: Sequence[str]) -> tuple[int, int]:
-    """Start the shell, and wait until it is one; /dev/null, and the end of the pipe for its line."""
+def _execute(daemon: str, environment: dict[str, str], path: Sequence[str]) -> None:
+    """Become the shell."""
     environment.update(
         PATH=":".join((f"{_STATE}/bin", *path)),
         XDG_RUNTIME_DIR="/run",
@@ -95,27 +104,15 @@ def _prepare(listening: int, daemon: str, environment: dict[str, str], path: Seq
     init = _program("docker-init", path)
     argv = ["sh", "-c", _SCRIPT, daemon, init, "--rootless", "--host=fd://", "--userland-proxy=false"]
     argv += ["--data-root=/var/lib/docker", f"--exec-root={_STATE}/exec", f"--pidfile={_STATE}/pid"]
-    null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-    read, line = os.pipe()
-    executed, executing = os.pipe()
-    if os.fork() == 0:
-        try:
-            os.setsid()
-            os.chdir("/")
-            _keep_only((null, null, null, listening, read, executing))
-            os.set_inheritable(_DONE, False)
-            os.execve(_SHELL, argv, environment)
-        finally:
-            os._exit(1)
-    os.close(executing)
-    os.read(executed, 1)
-    return null, line
+    os.setsid()
+    os.chdir("/")
+    os.set_inheritable(_DONE, False)
+    os.execve(_SHELL, argv, environment)
 
 
-def _wait(null: int, listening: int, line: int) -> None:
+def _wait() -> None:
     """Until a process connects."""
     os.setsid()
-    _keep_only((null, null, null, listening, line))
     poll = select.poll()
     poll.register(_FIRST, select.POLLIN)
     poll.poll()

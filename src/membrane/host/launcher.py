@@ -65,13 +65,12 @@ from .view import Masks, freeze, workspace_operation
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import NoReturn, TypeAlias, TypeVar
+    from typing import NoReturn, TypeVar
 
     from .channel import Channel
     from .senders import Senders
     from .start import Late, Start
 
-    Answering: TypeAlias = tuple[Channel, Senders]
     T = TypeVar("T")
 
 OURS = 8  # processes beside the command's in the count of the inner user namespace: this one, pid 1, those that mask
@@ -184,12 +183,12 @@ def launcher(channel: Channel, init_channel: Channel, supervisor: int) -> None:
         factory.setblocking(False)
         _send_sockets(channel, mode, [("factory", theirs.socket)])
         theirs.close()
-    senders = _offer_senders(channel, mode, inner) if inner >= 0 and start.notify else None
+    asking = _offer_senders(channel, mode) if inner >= 0 and start.notify else None
     channel.send(m.InitStarted(pidfd))
     for _role, sock in sockets:
         sock.close()
     replace_streams()
-    _serve(start, channel, namespaces, pid, pidfd, factory, inner, senders)
+    _serve(start, channel, namespaces, pid, pidfd, factory, inner, asking)
 
 
 def _in_network(inner: int, action: Callable[[], T]) -> T:
@@ -250,33 +249,36 @@ def _make_socket(channel: Channel, inner: int) -> bool:
     return True
 
 
-def _offer_senders(channel: Channel, mode: str, inner: int) -> Answering | None:
-    """Answers to the gateway about clients behind a NAT of the command's; None where the kernel cannot say."""
-    from .senders import Senders
-
-    try:
-        found = Senders(inner)
-    except OSError:
-        return None
+def _offer_senders(channel: Channel, mode: str) -> Channel:
+    """Our end of the questions of the gateway about clients behind a NAT of the command's."""
     own, theirs = pair(m.FROM_SENDERS, m.TO_SENDERS)
     own.setblocking(False)
     _send_sockets(channel, mode, [("senders", theirs.socket)])
     theirs.close()
-    return own, found
+    return own
 
 
-def _answer(answering: Answering) -> bool:
+def _answer(channel: Channel, senders: Senders) -> bool:
     """Answer one question of the gateway; false at its end.  As ``_make_socket`` it waits for nobody."""
-    own, senders = answering
     try:
-        asked = own.receive()
+        asked = channel.receive()
         if not isinstance(asked, m.FindSender):
             return False
         client, server = (asked.client, asked.client_port), (asked.server, asked.server_port)
-        own.send(m.SenderFound(asked.number, *senders.find(asked.protocol, client, server)))
+        channel.send(m.SenderFound(asked.number, *senders.find(asked.protocol, client, server)))
     except (OSError, MembraneError):
         return False
     return True
+
+
+def _begin_to_answer(inner: int) -> Senders | None:
+    """None where the kernel cannot say."""
+    from .senders import Senders  # here: most runs have no container
+
+    try:
+        return Senders(inner)
+    except OSError:
+        return None
 
 
 def _serve(
@@ -287,12 +289,13 @@ def _serve(
     pidfd: int,
     factory: Channel | None,
     inner: int,
-    senders: Answering | None,
+    asking: Channel | None,
 ) -> None:
     """Mount masks, make sockets and find senders, on request until pid 1 of the sandbox has ended."""
     poll = select.poll()
-    if senders is not None:
-        poll.register(senders[0].fileno(), select.POLLIN)
+    senders: Senders | None = None
+    if asking is not None:
+        poll.register(asking.fileno(), select.POLLIN)
     if factory is not None:
         poll.register(factory.fileno(), select.POLLIN)
     poll.register(pidfd, select.POLLIN)
@@ -308,15 +311,16 @@ def _serve(
                 factory.close()
                 factory = None
             continue
-        if senders is not None and senders[0].fileno() in ready:
-            if not _answer(senders):
-                poll.unregister(senders[0].fileno())
-                senders[0].close()
-                senders = None
+        if asking is not None and asking.fileno() in ready:
+            senders = senders or _begin_to_answer(inner)
+            if senders is None or not _answer(asking, senders):
+                poll.unregister(asking.fileno())
+                asking.close()
+                asking = None
             continue
         message = channel.receive()
         if isinstance(message, m.StartSpawner):
-            _spawn(start, message.channel, namespaces, (channel, factory, senders[0] if senders is not None else None))
+            _spawn(start, message.channel, namespaces, (channel, factory, asking))
         elif isinstance(message, m.FreezeFile):
             child = os.fork()
             if child == 0:

@@ -25,7 +25,7 @@ from .ops import Op, mark, may_be_directory
 from .parts import Part, Whole, made, texts
 from .red import Judge
 from .transaction import Stage, nothing
-from .tree import CAPABILITY, Copy, attributes, digest, look, open_below, paired, pieces
+from .tree import CAPABILITY, Copy, attributes, digest, in_order, look, open_below, paired, pieces
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def listed(copy: Copy, base: Base, root: str, gits: Repositories) -> list[Change
     for change in judged:
         why = base.conflict(copy, change)
         result.append(change.replace(conflict=why) if why else change)
-    return sorted((*result, *in_git), key=lambda change: os.fsencode(change.path))
+    return in_order([*result, *in_git])
 
 
 def choose(
@@ -133,7 +133,7 @@ def choose(
         if path not in refused and goes and path in staying:
             refused[path] = "something in it stays"
     return (
-        [by_path[path] for path in sorted(chosen, key=os.fsencode) if path not in refused],
+        in_order([change for path, change in chosen.items() if path not in refused]),
         [(by_path[path], refused[path]) for path in sorted(refused, key=os.fsencode)],
     )
 

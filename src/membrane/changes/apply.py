@@ -116,7 +116,7 @@ def choose(
             against = _unaccepted(change, red)
             if against:
                 refused[path] = against[0]
-    for path in chosen:
+    for path in chosen if refused else ():
         if path not in refused and any(
             parent in refused and by_path[parent].kind in ("added", "type") for parent in above(path)
         ):
@@ -124,10 +124,9 @@ def choose(
     # A directory goes when all that is listed below it goes.
     staying: set[str] = set()
     for change in changes:
-        gone = change.source or change.path
         if (change.source or change.after is None) and (change.path not in chosen or change.path in refused):
-            staying.update(above(gone))
-    for path in chosen:
+            staying.update(above(change.source or change.path))
+    for path in chosen if staying else ():
         change = by_path[path]
         goes = change.after is None or (change.kind == "type" and change.before is not None)
         if path not in refused and goes and path in staying:

@@ -25,7 +25,7 @@ from .ops import Op, mark, may_be_directory
 from .parts import Part, Whole, made, texts
 from .red import Judge
 from .transaction import Stage, nothing
-from .tree import CAPABILITY, Copy, attributes, digest, look, open_below, paired, pieces
+from .tree import CAPABILITY, Copy, attributes, digest, in_order, look, open_below, paired, pieces
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def listed(copy: Copy, base: Base, root: str, gits: Repositories) -> list[Change
     for change in judged:
         why = base.conflict(copy, change)
         result.append(change.replace(conflict=why) if why else change)
-    return sorted((*result, *in_git), key=lambda change: os.fsencode(change.path))
+    return in_order([*result, *in_git])
 
 
 def choose(
@@ -116,7 +116,7 @@ def choose(
             against = _unaccepted(change, red)
             if against:
                 refused[path] = against[0]
-    for path in chosen:
+    for path in chosen if refused else ():
         if path not in refused and any(
             parent in refused and by_path[parent].kind in ("added", "type") for parent in above(path)
         ):
@@ -124,16 +124,15 @@ def choose(
     # A directory goes when all that is listed below it goes.
     staying: set[str] = set()
     for change in changes:
-        gone = change.source or change.path
         if (change.source or change.after is None) and (change.path not in chosen or change.path in refused):
-            staying.update(above(gone))
-    for path in chosen:
+            staying.update(above(change.source or change.path))
+    for path in chosen if staying else ():
         change = by_path[path]
         goes = change.after is None or (change.kind == "type" and change.before is not None)
         if path not in refused and goes and path in staying:
             refused[path] = "something in it stays"
     return (
-        [by_path[path] for path in sorted(chosen, key=os.fsencode) if path not in refused],
+        in_order([change for path, change in chosen.items() if path not in refused]),
         [(by_path[path], refused[path]) for path in sorted(refused, key=os.fsencode)],
     )
 

@@ -108,6 +108,7 @@ class Repositories:
         self._host = Copy(copy.base_fd, ())
         self._seat = seat_of(copy.base_fd)  # of the workspace's own repository, ``.git``
         self._known: dict[str, bool] = {}
+        self._above: dict[str, str] = {}  # the repository of what is in a directory
         self.data: dict[str, bytes] = {}  # contents of ours, by path
         self.owner: dict[str, str] = {}  # the repository of each changed path that is in one
         self.values: dict[str, Row] = {}  # rows of refs, when they are put in place
@@ -116,11 +117,17 @@ class Repositories:
 
     def repository(self, path: str) -> str:
         """The git directory of the workspace that holds ``path``; empty: none."""
-        at = path.rfind("/")
-        while at > 0:
-            if self._is_one(path[:at]):
-                return path[:at]
-            at = path.rfind("/", 0, at)
+        above = path.rpartition("/")[0]
+        known = self._above.get(above)
+        if known is None:
+            known = self._above[above] = self._innermost(above)
+        return known
+
+    def _innermost(self, place: str) -> str:
+        while place:
+            if self._is_one(place):
+                return place
+            place = place.rpartition("/")[0]
         return ""
 
     def _is_one(self, place: str) -> bool:
@@ -537,6 +544,8 @@ class Repositories:
 
     def objection(self, change: Change, read: Callable[[], int]) -> str:
         """Why a loose object is not what its name says; empty: it is."""
+        if "objects/" not in change.path:
+            return ""
         place = self.owner.get(change.path, "")
         inner = change.path[len(place) + 1 :] if place else _inner(change.path)
         name = loose_name(inner)

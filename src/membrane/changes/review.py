@@ -135,8 +135,7 @@ def bound(paths: Iterable[PathRule]) -> tuple[Callable[[str], bool], Callable[[s
     hides, readonly, readonly_in_git = Patterns(paths).compiled()
 
     def hidden(path: str) -> bool:
-        name = path.rpartition("/")[2]
-        return hides is not None and (hides.match(name, path, False) or hides.match(name, path, True))
+        return hides is not None and hides.match_either(path.rpartition("/")[2], path)
 
     def locked(path: str) -> bool:
         if readonly is None and readonly_in_git is None:
@@ -144,7 +143,7 @@ def bound(paths: Iterable[PathRule]) -> tuple[Callable[[str], bool], Callable[[s
         for each in (path, *above(path)):
             name = each.rpartition("/")[2]
             rules = readonly_in_git if any(fold(part) in GIT_NAMES for part in each.split("/")[:-1]) else readonly
-            if rules is not None and (rules.match(name, each, False) or rules.match(name, each, True)):
+            if rules is not None and rules.match_either(name, each):
                 return True
         return False
 

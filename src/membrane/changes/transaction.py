@@ -521,12 +521,12 @@ class Stage:
             self._remove_leftovers()
             raise HostError("bring the apply to an end", "none ended in its middle", fix=("membrane changes",))
         try:
+            if stored["format"] != _FORMAT or stored["workspace"] != self._root:
+                raise ValueError("it is another workspace's, or of another version")
             ops = [
                 Op(do, path, slot, tuple(old), tuple(new), was, mode, lock, listed, tree)
                 for do, path, slot, old, new, was, mode, lock, listed, tree in stored["ops"]
             ]
-            if stored["format"] != _FORMAT or stored["workspace"] != self._root:
-                raise ValueError("it is another workspace's, or of another version")
         except (KeyError, TypeError, ValueError) as error:
             raise HostError("read the journal", str(error), target=f"{self._home}/{_JOURNAL}") from None
         self.rows = stored.get("rows", [])

@@ -25,6 +25,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from operator import attrgetter
 
 from ..errors import HostError
 from ..host import syscalls
@@ -45,6 +46,7 @@ _PIECE = 1 << 20
 _ZEROS = bytes(_PIECE)
 RESOLVE_NO_XDEV = 0x01  # include/uapi/linux/openat2.h
 BELOW = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS | RESOLVE_NO_XDEV
+_path = attrgetter("path")
 _OPAQUE = "user.overlay.opaque"
 _ORIGIN = "user.overlay.origin"
 _ACLS = ("system.posix_acl_access", "system.posix_acl_default")
@@ -230,6 +232,7 @@ class Copy:
         self.base_fd = base_fd
         self.layers = tuple(layers)
         self._rule = hidden
+        self._uid = os.geteuid()
         self._chains: dict[str, tuple[tuple[int, ...], bool]] = {"": (tuple(reversed(range(len(self.layers)))), True)}
         self._hidden: dict[str, bool] = {"": False}
         self._base = Parents(base_fd)
@@ -293,7 +296,7 @@ class Copy:
 
     def _as_made(self, layer: int, path: str, there: Side) -> Side:
         """With the mode that the command gave it, and "closed" where the caller can neither read nor open it."""
-        if there.uid != os.geteuid() != 0 and there.what in ("file", "directory"):
+        if there.uid != self._uid != 0 and there.what in ("file", "directory"):
             return there if self._is_readable(layer, path, there) else there.replace(what=CLOSED)
         kept = self._closed.get((there.device, there.inode))
         return there if kept is None else there.replace(mode=kept[2])
@@ -456,28 +459,28 @@ class Copy:
                 for name in self._base_names(path):
                     if name not in seen:
                         self._gone(out, prefix + name)
-        out.sort(key=lambda change: os.fsencode(change.path))
-        return out
+        return in_order(out)
 
     def _count(self, path: str) -> None:
         self._left -= 1
         if self._left < 0:
             raise TooMuch("list the changes", f"more than {MOST_CHANGES} names differ")
-        if path.count("/") >= DEEPEST or len(os.fsencode(path)) > LONGEST:
+        if len(path) > DEEPEST and (path.count("/") >= DEEPEST or len(os.fsencode(path)) > LONGEST):
             raise TooMuch("list the changes", "a path is longer or deeper than is looked at", target=ascii(path[:200]))
 
     def _listed(self, layer: int, path: str) -> list[tuple[str, Side]]:
         fd = open_directory(self.layers[layer], path)
         out = []
+        prefix = f"{path}/" if path else ""
         try:
             with os.scandir(fd) as listing:
                 for entry in listing:
-                    inner = f"{path}/{entry.name}".lstrip("/")
-                    if is_graft(self.layers[layer], inner):
+                    name = entry.name
+                    if is_graft(self.layers[layer], prefix + name):
                         continue
-                    there = look_at(fd, entry.name)
+                    there = look_at(fd, name)
                     if there is not None:
-                        out.append((entry.name, self._as_made(layer, inner, there)))
+                        out.append((name, self._as_made(layer, prefix + name, there)))
                     if len(out) > MOST_CHANGES:
                         raise TooMuch("list the changes", f"more than {MOST_CHANGES} names differ")
         finally:
@@ -654,6 +657,13 @@ class Copy:
         if whole and itself:
             out.append(Change(path, "deleted", before, None, content=True))
         return whole
+
+
+def in_order(changes: list[Change]) -> list[Change]:
+    """Sorted by the bytes of their paths."""
+    if all(change.path.isascii() for change in changes):
+        return sorted(changes, key=_path)  # the same order
+    return sorted(changes, key=lambda change: os.fsencode(change.path))
 
 
 def is_whiteout(there: Side) -> bool:

@@ -340,6 +340,13 @@ class PatternSet:
                 return not group.negated
         return False
 
+    def match_either(self, name: str, relpath: str) -> bool:
+        """Does the set match this entry as a file or as a directory?"""
+        for group in self._directories:  # all patterns: where none matches, neither does
+            if group.match(name, relpath):
+                return not group.negated or self.match(name, relpath, False)
+        return False
+
 
 def compile_patterns(patterns: Sequence[str]) -> PatternSet:
     """Compile gitignore(5) patterns: ``!``, anchoring, ``**``, trailing ``/``, brackets, escapes.

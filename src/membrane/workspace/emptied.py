@@ -54,6 +54,7 @@ DEEPEST = 128  # directories above a name in which its repository is looked for
 OTHERS = (".jj", ".hg", ".svn", ".bzr", "_darcs", ".pijul", ".fslckout", "CVS")
 CONFIG, PATTERNS = "gitconfig", "git-ignore"  # names beside the masks
 SYSTEM = "/etc/gitconfig"  # git-config(1), FILES
+_LEAST = 256  # bytes of an index that are searched while one name is compared
 _SPECIAL = frozenset("?[\\# ")  # in a pattern
 _OVERRULING = frozenset(("GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM"))  # git(1), ENVIRONMENT VARIABLES
 
@@ -362,7 +363,7 @@ def _names_among(index: bytes, ending: bytes, names: set[bytes], most: int) -> t
 
     Args:
         ending: of all of them, with what ends a name: NUL, or a slash for directories.
-        most: bytes that are compared; when they are used up, all of them count.
+        most: bytes that may be compared, each time at least ``_LEAST``; when they are used up, all of them count.
     """
     lengths = sorted({len(name) for name in names})
     out: set[bytes] = set()
@@ -370,7 +371,7 @@ def _names_among(index: bytes, ending: bytes, names: set[bytes], most: int) -> t
     while at >= 0:
         end = at + len(ending) - 1
         for length in lengths:
-            most -= length
+            most -= max(length, _LEAST)
             if index[end - length : end] in names and length <= end and _is_entry(index, end - length):
                 out.add(index[end - length : end])
         if most < 0:
@@ -381,7 +382,8 @@ def _names_among(index: bytes, ending: bytes, names: set[bytes], most: int) -> t
 
 def _is_entry(index: bytes, at: int) -> bool:
     """Could the name of an entry begin here?"""
-    length = min(index.find(b"\0", at) - at, 0xFFF)
+    end = index.find(b"\0", at, at + 0xFFF)
+    length = end - at if end >= 0 else 0xFFF  # or longer
     # The flags of an entry, or its flags and the extended ones (version 3) come before the name.
     return any(
         at >= before and int.from_bytes(index[at - before : at - before + 2], "big") & 0xFFF == length

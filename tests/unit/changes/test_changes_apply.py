@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import signal
@@ -590,6 +591,37 @@ def test_a_file_that_is_made_at_the_last_moment_is_not_lost(made: Workspace) -> 
     racing(made, "new", lambda: (made.base / "new").write_text("host, just now\n"))
     found = tree(made.base)
     assert found.pop(b"new")[2] == b"host, just now\n" and found == before
+
+
+def test_a_directory_that_is_made_at_the_last_moment_is_not_lost(made: Workspace) -> None:
+    """Also an empty one: rename(2) alone would take its place."""
+    before = tree(made.base)
+    racing(made, "new", (made.base / "whole").mkdir)
+    found = tree(made.base)
+    assert [path for path in found if path.startswith(b"whole")] == [b"whole"]
+    found.pop(b"whole")
+    assert found == before
+
+
+def test_the_journal_of_another_version_is_not_carried_out(made: Workspace) -> None:
+    def step(name: str) -> None:
+        if name == "put":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def work() -> None:
+        with engine(made, step) as each:
+            each.apply()
+
+    assert child(work) == -signal.SIGKILL
+    place = made.place / "set/applying/journal.json"
+    stored = json.loads(place.read_text())
+    place.write_text(json.dumps(stored | {"format": stored["format"] - 1, "ops": [op[:-1] for op in stored["ops"]]}))
+    with engine(made) as each:
+        with pytest.raises(HostError, match="of another version"):
+            each.resume(forward=True)
+        place.write_text(json.dumps(stored))  # the control
+        assert each.resume(forward=True) == []
+    assert is_after(tree(made.base))
 
 
 def test_a_file_that_is_made_in_a_directory_that_goes(made: Workspace) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from random import Random
 
 import pytest
 import yaml
@@ -154,3 +155,18 @@ def test_hostile_pattern_stays_linear(pattern: str, relpath: str) -> None:
     assert not compiled.match(relpath.rpartition("/")[2], relpath, False)
     # Exponential or high polynomial backtracking would take hours; linear takes milliseconds.
     assert time.process_time() - start < 5
+
+
+def test_a_name_that_may_be_a_file_or_a_directory() -> None:
+    """As asking for both, whatever takes what back."""
+    chance = Random(1)
+    parts = ("a", "b", "a*", "*b", "?", "a/", "!a", "!b/", "!*b", "a/b", "/a", "!/b", "**/a/", "b/")
+    found = []
+    for _ in range(5_000):
+        compiled = compile_patterns([chance.choice(parts) for _ in range(chance.randint(1, 6))])
+        path = "/".join(chance.choice("ab") for _ in range(chance.randint(1, 3)))
+        name = path.rpartition("/")[2]
+        both = compiled.match(name, path, False), compiled.match(name, path, True)
+        assert compiled.match_either(name, path) == any(both)
+        found.append(both)
+    assert len(set(found)) == 4

@@ -246,3 +246,21 @@ def test_a_workspace_below_the_top_of_its_repository(tree: Path) -> None:
     git(tree, "rm", "-q", "--cached", "sub/.env")
     git(tree, "add", "-f", "sub/in/.env")
     assert find(tree / "sub").paths == {".env"}
+
+
+def test_an_index_that_is_made_to_be_searched_for_long_is_not_judged(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command may have written it; the control is one with fewer of the same."""
+    calls: list[int] = []
+    real = emptied._is_entry
+
+    def is_entry(index: bytes, at: int) -> bool:
+        calls.append(at)
+        return real(index, at)
+
+    monkeypatch.setattr(emptied, "_is_entry", is_entry)
+    for count in (100, 1_000_000):
+        (tree / ".git" / "index").write_bytes(b"DIRC\0\0\0\2" + b"keys/" * count)
+        assert find(tree, ("keys/",)).paths == ({"keys"} if count == 100 else set())
+    assert 100 < len(calls) <= 100 + emptied.MOST_SEARCHED // emptied._LEAST

@@ -303,7 +303,7 @@ class Repositories:
         return self._shared.setdefault(place, Seats(self._host, place, self._seat_in(place)))
 
     def occupied(self, ops: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-        """Refs that an undo may not take from under a work tree that is on them by now; each with the reason.
+        """Refs that may not be taken from under a work tree that is on them by now; each with the reason.
 
         Args:
             ops: what was done at which path, as ``transaction.Op`` has it.
@@ -321,7 +321,7 @@ class Repositories:
                 own, row = value_of(content(self._host, f"{place}/{head}")), self._base.rows.get(f"{place}//{head}")
                 if f"{place}/{head}" in done or (row is not None and row.content == own):
                     own = ""  # it goes back as well, or was there before: on a branch without a commit
-                known[place] = self._seats(place).refs(), own.removeprefix("ref: ")
+                known[place] = Seats(self._host, place, self._seat_in(place)).refs(), own.removeprefix("ref: ")
             elsewhere, own = known[place]
             if ref in elsewhere or (do == "new" and ref == own):
                 out.append((path, ELSEWHERE if ref in elsewhere else "HEAD is on that branch by now"))

@@ -182,6 +182,21 @@ def test_a_branch_that_another_work_tree_is_on_is_neither_deleted_nor_taken(made
     assert git(made.base, "symbolic-ref", "HEAD") == "refs/heads/topic\n"
 
 
+def test_a_branch_that_another_work_tree_has_taken_before_the_answer_is_not_moved(made: Elsewhere) -> None:
+    git(made.base, "branch", "free")
+    made.begin()
+    inside(made, COMMIT + "git('update-ref', 'refs/heads/free', 'HEAD')")
+    with engine(made) as each:
+        found = each.changes()
+        git(made.place / "third", "switch", "-q", "free")
+        with pytest.raises(Conflict, match=ELSEWHERE):
+            each.apply(found=found)
+        assert git(made.base, "log", "-1", "--format=%s", "free") == "one\n"
+        git(made.place / "third", "switch", "-q", "third")
+        each.apply(found=found)  # the control
+    assert git(made.base, "log", "-1", "--format=%s", "free") == "two\n"
+
+
 def test_a_branch_that_is_rebased_in_another_work_tree_is_not_moved(made: Elsewhere) -> None:
     third = made.place / "third"
     (third / "a").write_text("x\n")

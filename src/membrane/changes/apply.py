@@ -330,6 +330,9 @@ class Engine:
                     self._stage.refuse(slot)
             ops = self._ops(chosen, {path: slot for path, slot in slots.items() if path in kept})
             rows = self._rows(chosen, slots)
+            occupied = self._gits.occupied((op.do, op.path) for op in ops)
+            if occupied:  # since ``changes``: a person may have taken their time for an answer
+                raise _conflicts([Change(path, "changed", None, None, conflict=why) for path, why in occupied])
             self._stage.commit(ops, self.base.stored(rows))
         except OSError as error:
             self._stage.drop()

@@ -32,7 +32,7 @@ from ..workspace.protect import fold
 from .base import Row
 from .gitentries import entries, indexed
 from .gitrefs import HEX, LARGEST_INDEX, LONGEST_REF, MOST_REFS, Refs, content, is_ref, is_value, value_of
-from .gitseats import ELSEWHERE, SEATED, THEIRS, checked_out, is_their_log, theirs
+from .gitseats import ELSEWHERE, SEATED, THEIRS, Seats, is_their_log
 from .grafted import GIT, below, is_graft, pointed, seat_of
 from .model import Change, Side
 from .tree import Copy, look, open_directory, pieces
@@ -109,6 +109,7 @@ class Repositories:
         self._seat = seat_of(copy.base_fd)  # of the workspace's own repository, ``.git``
         self._known: dict[str, bool] = {}
         self._above: dict[str, str] = {}  # the repository of what is in a directory
+        self._shared: dict[str, Seats] = {}
         self.data: dict[str, bytes] = {}  # contents of ours, by path
         self.owner: dict[str, str] = {}  # the repository of each changed path that is in one
         self.values: dict[str, Row] = {}  # rows of refs, when they are put in place
@@ -185,8 +186,8 @@ class Repositories:
         return change
 
     def _of(self, place: str, changes: list[Change]) -> list[Change]:
-        seat = self._seat_in(place)
-        if self._seat and place.startswith(f"{GIT}/") and theirs(place[len(GIT) + 1 :], self._seat):
+        seat, seats = self._seat_in(place), self._seats(place)
+        if self._seat and place.startswith(f"{GIT}/") and self._seats(GIT).theirs(place[len(GIT) + 1 :]):
             return [_never(change, THEIRS) for change in changes]  # a submodule of the main work tree
         for name, what in (*_NEEDED, *((seat + name, ("file",)) for name in SEATED if seat)):
             there = self._copy.find(f"{place}/{name}")
@@ -198,7 +199,7 @@ class Repositories:
         rest: list[Change] = []
         for change in changes:
             inner = change.path[len(place) + 1 :]
-            if seat and (why := theirs(inner, seat)):
+            if why := seats.theirs(inner):
                 out += [] if is_their_log(inner) else [_never(change, why)]
             elif inner == "objects" or inner.startswith("objects/"):
                 out += self._object(inner, change)
@@ -250,7 +251,8 @@ class Repositories:
         """The changes of refs; ``fate`` gets what happens to each of these."""
         seat = self._seat_in(place)
         head = value_of(content(self._host, f"{place}/{seat}HEAD", LONGEST_REF)).removeprefix("ref: ") if moved else ""
-        checked_out, elsewhere = self._checked_out(place), self._elsewhere(place)
+        checked_out, seats = self._checked_out(place), self._seats(place)
+        elsewhere = seats.refs()
         inside, host = Refs(self._copy, place), Refs(self._host, place)
         if inside.broken or host.broken:
             why = "the refs cannot be read, or are more than are looked at"
@@ -264,7 +266,7 @@ class Repositories:
             if new == old or (row is not None and row.content == new):
                 continue
             path = f"{place}/{ref}"
-            if seat and (why := theirs(ref, seat)):
+            if why := seats.theirs(ref):
                 out.append(Change(path, "changed", None, None, never=(why,)))
                 continue
             if not is_ref(ref):
@@ -303,13 +305,12 @@ class Repositories:
                 fate[change.path[len(place) + 1 :]] = "stays" if change.never else "comes"
         return out
 
-    def _elsewhere(self, place: str) -> frozenset[str]:
-        """The refs that other work trees of a shared repository are on."""
-        seat = self._seat_in(place)
-        return checked_out(self._host, place, seat) if seat else frozenset()
+    def _seats(self, place: str) -> Seats:
+        """What of a repository is another work tree's."""
+        return self._shared.setdefault(place, Seats(self._host, place, self._seat_in(place)))
 
     def occupied(self, ops: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-        """Refs that an undo may not take from under a work tree that is on them by now; each with the reason.
+        """Refs that may not be taken from under a work tree that is on them by now; each with the reason.
 
         Args:
             ops: what was done at which path, as ``transaction.Op`` has it.
@@ -327,7 +328,7 @@ class Repositories:
                 own, row = value_of(content(self._host, f"{place}/{head}")), self._base.rows.get(f"{place}//{head}")
                 if f"{place}/{head}" in done or (row is not None and row.content == own):
                     own = ""  # it goes back as well, or was there before: on a branch without a commit
-                known[place] = self._elsewhere(place), own.removeprefix("ref: ")
+                known[place] = Seats(self._host, place, self._seat_in(place)).refs(), own.removeprefix("ref: ")
             elsewhere, own = known[place]
             if ref in elsewhere or (do == "new" and ref == own):
                 out.append((path, ELSEWHERE if ref in elsewhere else "HEAD is on that branch by now"))
@@ -512,7 +513,7 @@ class Repositories:
             value = value_of(content(self._copy, change.path, LONGEST_REF))
             if not is_value(value, "refs/remotes/x/HEAD"):  # the form of a symbolic ref, or of a commit
                 return _never(change, "it names no ref and no commit")
-            if value.removeprefix("ref: ") in self._elsewhere(place):
+            if value.removeprefix("ref: ") in self._seats(place).refs():
                 return _never(change, ELSEWHERE)
             self.values[change.path] = Row("ref", 0, value)
         why = self._base.conflict(self._copy, change)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from copies import Elsewhere, engine, run_in, tree
-from test_changes_git import _GIT, fsck, some
+from test_changes_git import _GIT, fsck, repository, some
 from test_changes_red import GIT_ENVIRONMENT, git
 
 from membrane.changes.apply import Report
@@ -182,6 +182,21 @@ def test_a_branch_that_another_work_tree_is_on_is_neither_deleted_nor_taken(made
     assert git(made.base, "symbolic-ref", "HEAD") == "refs/heads/topic\n"
 
 
+def test_a_branch_that_another_work_tree_has_taken_before_the_answer_is_not_moved(made: Elsewhere) -> None:
+    git(made.base, "branch", "free")
+    made.begin()
+    inside(made, COMMIT + "git('update-ref', 'refs/heads/free', 'HEAD')")
+    with engine(made) as each:
+        found = each.changes()
+        git(made.place / "third", "switch", "-q", "free")
+        with pytest.raises(Conflict, match=ELSEWHERE):
+            each.apply(found=found)
+        assert git(made.base, "log", "-1", "--format=%s", "free") == "one\n"
+        git(made.place / "third", "switch", "-q", "third")
+        each.apply(found=found)  # the control
+    assert git(made.base, "log", "-1", "--format=%s", "free") == "two\n"
+
+
 def test_a_branch_that_is_rebased_in_another_work_tree_is_not_moved(made: Elsewhere) -> None:
     third = made.place / "third"
     (third / "a").write_text("x\n")
@@ -193,6 +208,26 @@ def test_a_branch_that_is_rebased_in_another_work_tree_is_not_moved(made: Elsewh
     made.begin()
     inside(made, "git('update-ref', 'refs/heads/third', 'HEAD')")
     assert [each.ref for each in apply(made).arrived] == ["refs/heads/third"]
+
+
+def test_a_set_of_the_main_work_tree_changes_nothing_of_linked_ones_outside(tmp_path: Path) -> None:
+    made = repository(tmp_path / "w")
+    git(made.base, "worktree", "add", "-q", "../third")
+    git(made.base, "worktree", "add", "-q", "within")  # the control: this one is in the workspace
+    made.begin()
+    script = "import shutil; git('commit', '-q', '--allow-empty', '-m', 'two')\n"
+    script += "for name in ('third', 'within'):\n git('update-ref', f'refs/heads/{name}', 'HEAD')\n"
+    made.run(_GIT + script + "shutil.rmtree('.git/worktrees/third'); write('.git/worktrees/within/ORIG_HEAD', 'x')")
+    before = [tree(made.place / "third"), tree(made.base / ".git/worktrees/third")]
+    with engine(made) as each:
+        report = each.apply(red=True)
+    assert set(whys(report).values()) == {THEIRS, "its ref stays as it is"}
+    assert [each.ref for each in report.arrived] == ["refs/heads/third"]
+    assert [tree(made.place / "third"), tree(made.base / ".git/worktrees/third")] == before
+    assert git(made.place / "third", "status", "--porcelain") == ""
+    assert git(made.base, "log", "-1", "--format=%s", "refs/heads/within") == "two\n"
+    assert (made.base / ".git/worktrees/within/ORIG_HEAD").read_text() == "x"
+    fsck(made.base)
 
 
 def test_in_a_bare_repository_the_branch_of_its_head_is_free(tmp_path: Path) -> None:

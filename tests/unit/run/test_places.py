@@ -71,7 +71,15 @@ class Run:
     """One run with a workspace below the home, in a home that all have."""
 
     def __init__(
-        self, state: Path, session: str, workspace: str, *, nested: bool = False, over: str = "", **more: Any
+        self,
+        state: Path,
+        session: str,
+        workspace: str,
+        *,
+        nested: bool = False,
+        over: str = "",
+        toolchain: bool = False,
+        **more: Any,
     ) -> None:
         operations = (
             Bind(f"{state}/home", HOME, writable=True, own=True, make=True),
@@ -83,7 +91,8 @@ class Run:
         hardening = type("Hardening", (), {"nested": nested})
         plan = cast(SandboxPlan, type("Plan", (), {"mounts": operations, "hardening": hardening}))
         self.places = Places(str(state), session, plan, ())
-        self.cell = FakeCell([HOME, workspace, workspace.rpartition("/")[0], *([over] if over else [])], **more)
+        own = [HOME, workspace, workspace.rpartition("/")[0], *([over] if over else [])]
+        self.cell = FakeCell([*own, *([f"{HOME}/.cargo"] if toolchain else [])], **more)
         self.handlers: dict[int, Callable[[], None]] = {}
 
     def hold(self) -> None:
@@ -152,6 +161,15 @@ def test_each_run_has_the_places_of_the_others(runs: Runs) -> None:
     assert third.cell.pinned == [f"{HOME}/y", f"{HOME}/y/two"], "its own are mounts of the plan"
     assert len(first.cell.pinned) == len(second.cell.pinned) == 2, "they have them"
     assert f"{HOME}/.cargo" not in second.cell.there, "it was mounted nowhere"
+
+
+@pytest.mark.parametrize("options", [{"deaf": True}, {"nested": True}, {}])
+def test_a_toolchain_is_kept_where_it_can_be(runs: Runs, options: dict[str, bool]) -> None:
+    """Nothing is protected by its being there."""
+    first = runs.begin("a", f"{HOME}/x/one", **options)
+    runs.begin("b", f"{HOME}/x/one", toolchain=True)
+    assert first.cell.pinned == ([] if options.get("nested") else [f"{HOME}/.cargo"])
+    assert (f"{HOME}/.cargo" in first.cell.there) == (not options)
 
 
 def test_what_another_mount_covers_is_out_of_reach(runs: Runs) -> None:

@@ -90,3 +90,21 @@ def test_F142_a_deep_place_is_as_many_mounts_as_it_has_directories(home_box: Box
         before = int(ask(""))
         assert home_box.run("true", workspace=deep).returncode == 0
         assert int(ask("")) - before == 7
+
+
+def test_F143_a_mount_of_a_rule_stays_at_its_path(home_box: Box) -> None:
+    """At another one its protected names would be refused only after they were made."""
+    tree = home_box.home / "data" / "deep"
+    tree.mkdir(parents=True)
+    home_box.policy(presets=[], mounts=[{"path": str(tree), "mode": "rw"}])
+    script = """
+home = os.environ["HOME"]
+os.mkdir(home + "/control")
+attempt("control", lambda: os.rename(home + "/control", home + "/moved"))
+attempt("parent", lambda: os.rename(home + "/data", home + "/taken"))
+attempt("exchange", exchange(home + "/data", home + "/moved"))
+attempt("name", lambda: os.mkdir(home + "/data/deep/.vscode"))
+attempt("plain", lambda: os.mkdir(home + "/data/deep/plain"))
+"""
+    results = {"control": "ok", "parent": "EBUSY", "exchange": "EBUSY", "name": "EACCES", "plain": "ok"}
+    assert home_box.attack(script) == results

@@ -208,6 +208,12 @@ CASES: dict[str, Case] = {
         PLAIN.replace(mounts=(MountRule("", "ro", PROJECT, git_root=True),)),
         USER.replace(git_root="/home/dev/project"),
     ),
+    "mount-below-home": (
+        PLAIN.replace(
+            mounts=(MountRule("/home/dev/data/deep/x", "rw", HERE), MountRule("/home/dev/data/y", "ro", HERE))
+        ),
+        USER,
+    ),
     "mount-git-root-ro": (
         PLAIN.replace(mounts=(MountRule("", "ro", HERE, git_root=True), MountRule("../.git", "rw", HERE))),
         USER.replace(workspace="/home/dev/repo/service", git_root="/home/dev/repo"),

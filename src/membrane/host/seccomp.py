@@ -6,8 +6,8 @@ Theory of operation
 
 1. Calls of another ABI (int 0x80 on x86_64, 32-bit ARM) and numbers from 512 up (x32 and its alias range, calls that
    this file has not judged) fail with ENOSYS, as on a kernel without them.
-2. Calls whose arguments matter: ioctl, socket, socketpair, clone, unshare, personality.  Only arguments passed by
-   value are looked at; memory could change after the check.
+2. Calls whose arguments matter: ioctl, socket, socketpair, clone, unshare, personality, seccomp.  Only arguments passed
+   by value are looked at; memory could change after the check.
 3. Calls that always fail, one comparison each, all sharing the return instructions at the end.
 4. Everything else is allowed.
 

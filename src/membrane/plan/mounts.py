@@ -615,10 +615,9 @@ def base(policy: Policy, facts: HostFacts) -> tuple[MountOp, ...]:
             ops += _workspace_pins(ops, facts.reviewed.repository)
     else:
         ops.append(Bind(facts.workspace, facts.workspace, writable=True, own=True, make=True, origin="workspace"))
-    ops += _workspace_pins(ops, facts.workspace)
-    if layered:  # the trees that hold them can be written
-        for rule in policy.mounts:
-            ops += _workspace_pins(ops, places(rule, facts)[1])
+    ops += _pins_above(ops, facts.workspace)
+    for rule in policy.mounts:  # where the tree that holds it can be written: the home, a layer
+        ops += _pins_above(ops, places(rule, facts)[1])
     ops += _sockets(policy, facts)
     ops += _host_sockets(policy, facts)
     ops += _masks(policy, facts, ops)
@@ -694,13 +693,14 @@ def _sockets(policy: Policy, facts: HostFacts) -> list[MountOp]:
     return list(ops.values())
 
 
-def _workspace_pins(ops: Sequence[MountOp], workspace: str) -> list[MountOp]:
-    """Pins over the directories above the workspace that the command could rename.
+def _pins_above(ops: Sequence[MountOp], tree: str) -> list[MountOp]:
+    """Pins over the directories above a mount that the command could rename.
 
-    The workspace's mount would move along, and a mask made later, by path, would not find it.
+    The mount would move along: a mask made later, by path, would not find it, and names in it would not be protected
+    before they are made.
     """
     pins: list[MountOp] = []
-    for path in _ancestors(workspace):
+    for path in _ancestors(tree):
         holders = [op for op in ops if isinstance(op, (Bind, Tmpfs, Overlay)) and inside(path, op.target)]
         holders = [op for op in holders if not isinstance(op, Overlay) or op.system]
         writable = bool(holders) and (not isinstance(holders[-1], Bind) or holders[-1].writable)

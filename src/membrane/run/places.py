@@ -17,9 +17,12 @@ and before its command runs, a run
 2. pins their places, and asks them to pin its own (``_Keep``); while it waits it answers those that ask it;
 3. finds its own mounts and the pins where they are to be, or ends.
 
+*Firm* are the places of the workspace and of mounts of rules.  A toolchain or an agent's state is asked for as well,
+but nothing is protected by being there: a run starts also where another one does not keep it.
+
 What is mounted is read from proc_pid_mountinfo(5) of pid 1, never assumed: a command may have put a link where the
 place was.  Only with ``containers: nested`` may a command copy the view, and what is mounted later need not appear in
-its copy (mount_namespaces(7)): such a run says no, and the run that asks does not start.
+its copy (mount_namespaces(7)): such a run says no, and the run that asks for a firm place does not start.
 """
 
 from __future__ import annotations
@@ -73,10 +76,10 @@ _FROM_RUN = Table("from a run to another one that starts", _Kept)
 
 
 class _Question:
-    """What another run was asked for; ``path``: its record."""
+    """What another run was asked for; ``path``: its record; ``firm``: it has to keep that."""
 
-    def __init__(self, session: str, path: str, places: tuple[str, ...], channel: Channel) -> None:
-        self.session, self.path, self.places, self.channel = session, path, places, channel
+    def __init__(self, session: str, path: str, places: tuple[str, ...], firm: bool, channel: Channel) -> None:
+        self.session, self.path, self.places, self.firm, self.channel = session, path, places, firm, channel
         credentials = channel.socket.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
         self._pid = int.from_bytes(credentials[:4], sys.byteorder)
 
@@ -92,7 +95,7 @@ class _Question:
             message = None
         self.channel.close()
         why = message.why if isinstance(message, _Kept) else "it has no answer"
-        if why and _is_alive(self.path):
+        if why and self.firm and _is_alive(self.path):
             raise _unkept(self.session, self.places, why)
 
     def is_stopped(self) -> bool:
@@ -117,7 +120,7 @@ class Places:
     def __init__(self, state: str, session: str, plan: SandboxPlan, operations: Sequence[MountOp]) -> None:
         self._directory, self._session = f"{state}/places", session
         self._stores = _stores(plan.mounts, state)
-        self._own, self._required = _own((*plan.mounts, *operations), self._stores)
+        self._own, self._firm = _own((*plan.mounts, *operations), self._stores)
         self._trees = [op.target for op in plan.mounts if isinstance(op, (Bind, Overlay, Tmpfs))]
         self._nested = plan.hardening.nested
         self._listening: _socket.socket | None = None
@@ -142,31 +145,34 @@ class Places:
             raise HostError("keep mount points in place", "the sandbox has ended") from None
         if there is None:
             return  # no kind of cell that mounts anything
-        _confirm(self._required, there)
+        _confirm(self._firm, there)
         own = {path: store for path, store in self._own.items() if path in there}
         if len(own) > MOST:
             raise HostError("keep mount points in place", f"{len(own)} of them are too many", target=self._directory)
         self._publish(tuple(own.values()))
+        firm = {store for path, store in own.items() if any(inside(each, path) for each in self._firm)}
         pins = set[str]()
-        wanted: list[tuple[str, tuple[str, ...]]] = []
+        wanted: list[tuple[str, list[str]]] = []
         for session, stores, places in _others(self._directory, self._session):
             pins |= {path for each in places if (path := self._shown(each, there)) and path not in there}
             lacks = [each for each in own.values() if each not in places and any(inside(each, one) for one in stores)]
             if lacks:
-                wanted.append((session, tuple(sorted(lacks, key=_depth))))
+                wanted.append((session, sorted(lacks, key=_depth)))
         if not pins and not wanted:
             return
         if pins:
             cell.hide([Pin(path) for path in sorted(pins, key=_depth)])
         try:
-            for session, lacks_there in wanted:
-                self._ask(session, lacks_there)
+            for session, lacks in wanted:
+                self._ask(session, tuple(each for each in lacks if each in firm), firm=True)
+                self._ask(session, tuple(each for each in lacks if each not in firm), firm=False)
             self._wait(cell)
         finally:
             for question in self._answers.values():
                 question.channel.close()
             self._answers = {}
-        _confirm((*own, *sorted(pins)), self._there() or frozenset())
+        kept = [path for path, store in own.items() if store in firm]
+        _confirm((*kept, *sorted(pins)), self._there() or frozenset())
 
     def watch(self, watch: Callable[[int, Callable[[], None]], None], unwatch: Callable[[int], None]) -> None:
         """Answer other runs from now on, in the loop of this one."""
@@ -210,15 +216,17 @@ class Places:
         except OSError as error:
             raise HostError("record the places of this run", error.strerror or "", target=path) from None
 
-    def _ask(self, session: str, places: tuple[str, ...]) -> None:
+    def _ask(self, session: str, places: tuple[str, ...], *, firm: bool) -> None:
+        if not places:
+            return
         path = f"{self._directory}/{session}"
         try:
             channel = Channel(reach(f"{path}.sock"), _TO_RUN, _FROM_RUN)
         except OSError as error:
-            if _is_alive(path):
+            if firm and _is_alive(path):
                 raise _unkept(session, places, error.strerror or "") from None
             return
-        self._answers[channel.fileno()] = _Question(session, path, places, channel)
+        self._answers[channel.fileno()] = _Question(session, path, places, firm, channel)
         try:
             channel.send(_Keep(places))
         except OSError:
@@ -245,9 +253,12 @@ class Places:
                 self._on_asked(self._callers[fd])
             if listening in found:
                 self._on_caller()
-            for question in self._answers.values():
-                if time.monotonic() >= until or question.is_stopped():
+            for fd, question in list(self._answers.items()):
+                if time.monotonic() < until and not question.is_stopped():
+                    continue
+                if question.firm:
                     raise _unkept(question.session, question.places, "it does not answer; is it stopped?")
+                self._answers.pop(fd).channel.close()
 
     # ------------------------------------------------------------ another run starts
 
@@ -339,12 +350,12 @@ def _stores(operations: Iterable[MountOp], state: str) -> tuple[tuple[str, str],
 
 
 def _own(operations: Sequence[MountOp], stores: Iterable[tuple[str, str]]) -> tuple[dict[str, str], list[str]]:
-    """What may be mount points in the stores, with the directories above, and those that are for certain.
+    """What may be mount points in the stores, with the directories above, and those that are firm.
 
     By its path in the view, the one of the host.
     """
     places: dict[str, str] = {}
-    required: list[str] = []
+    firm: list[str] = []
     by_target = {target: store for store, target in stores}
     trees = [(number, op) for number, op in enumerate(operations) if isinstance(op, (Bind, Overlay, Tmpfs))]
     for number, op in enumerate(operations):
@@ -352,12 +363,16 @@ def _own(operations: Sequence[MountOp], stores: Iterable[tuple[str, str]]) -> tu
         if not isinstance(holder, Bind) or by_target.get(holder.target) != holder.source:
             continue
         path = op.target
-        if (isinstance(op, Bind) and not op.optional) or (isinstance(op, Overlay) and not op.fallback):
-            required.append(path)
+        if isinstance(op, Bind):
+            certain = not op.optional and op.origin != "agent profile"
+        else:
+            certain = isinstance(op, Overlay) and not op.fallback
+        if certain:
+            firm.append(path)
         while path != holder.target:
             places.setdefault(path, holder.source + path[len(holder.target) :])
             path = path.rpartition("/")[0]
-    return places, required
+    return places, firm
 
 
 def _holds(tree: MountOp, op: MountOp) -> bool:

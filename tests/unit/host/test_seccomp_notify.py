@@ -92,6 +92,10 @@ def test_unix_sockets_are_left_to_the_second_filter_where_it_tells_them(machine:
     """And nothing else is; where there is no second filter another one refuses them."""
     strict, lax = (seccomp.program(unix=False, unix_is_notified=told, machine=machine) for told in (False, True))
     telling, silent = (seccomp.notify_program(unix=told, machine=machine) for told in (True, False))
+    chmod = {"x86_64": 91, "aarch64": 52}[machine]  # fchmod
+    for ids, answer in ((True, "EPERM"), (False, "allow")):
+        both = seccomp.unwatched_program(machine, ids=ids, unix=False)
+        assert bpf.run(both, chmod, (3, 0o2755), bpf.AUDIT_ARCH[machine]) == answer
     instead, nothing = (seccomp.unwatched_program(machine, ids=False, unix=told) for told in (False, True))
     arch = bpf.AUDIT_ARCH[machine]
     for family in (*range(48), 0xFFFFFFFF):

@@ -6,6 +6,7 @@ import fcntl
 import marshal
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +19,7 @@ from membrane.backend import Hidden
 from membrane.errors import HostError
 from membrane.host.ready import ready
 from membrane.plan.model import Bind, Overlay, Pin, SandboxPlan
-from membrane.run import places
+from membrane.run import door, places
 from membrane.run.places import Places
 
 if TYPE_CHECKING:
@@ -71,7 +72,15 @@ class Run:
     """One run with a workspace below the home, in a home that all have."""
 
     def __init__(
-        self, state: Path, session: str, workspace: str, *, nested: bool = False, over: str = "", **more: Any
+        self,
+        state: Path,
+        session: str,
+        workspace: str,
+        *,
+        nested: bool = False,
+        over: str = "",
+        toolchain: bool = False,
+        **more: Any,
     ) -> None:
         operations = (
             Bind(f"{state}/home", HOME, writable=True, own=True, make=True),
@@ -83,7 +92,8 @@ class Run:
         hardening = type("Hardening", (), {"nested": nested})
         plan = cast(SandboxPlan, type("Plan", (), {"mounts": operations, "hardening": hardening}))
         self.places = Places(str(state), session, plan, ())
-        self.cell = FakeCell([HOME, workspace, workspace.rpartition("/")[0], *([over] if over else [])], **more)
+        own = [HOME, workspace, workspace.rpartition("/")[0], *([over] if over else [])]
+        self.cell = FakeCell([*own, *([f"{HOME}/.cargo"] if toolchain else [])], **more)
         self.handlers: dict[int, Callable[[], None]] = {}
 
     def hold(self) -> None:
@@ -154,6 +164,15 @@ def test_each_run_has_the_places_of_the_others(runs: Runs) -> None:
     assert f"{HOME}/.cargo" not in second.cell.there, "it was mounted nowhere"
 
 
+@pytest.mark.parametrize("options", [{"deaf": True}, {"nested": True}, {}])
+def test_a_toolchain_is_kept_where_it_can_be(runs: Runs, options: dict[str, bool]) -> None:
+    """Nothing is protected by its being there."""
+    first = runs.begin("a", f"{HOME}/x/one", **options)
+    runs.begin("b", f"{HOME}/x/one", toolchain=True)
+    assert first.cell.pinned == ([] if options.get("nested") else [f"{HOME}/.cargo"])
+    assert (f"{HOME}/.cargo" in first.cell.there) == (not options)
+
+
 def test_what_another_mount_covers_is_out_of_reach(runs: Runs) -> None:
     first = runs.begin("a", f"{HOME}/w", over=f"{HOME}/x")
     runs.begin("b", f"{HOME}/x/one")
@@ -203,8 +222,15 @@ def test_a_run_that_is_stopped_is_not_waited_for(runs: Runs) -> None:
     runs.begin("c", f"{HOME}/y/two")  # the record of a run that was killed is no run
 
 
-def test_runs_that_start_at_a_time_find_each_other(runs: Runs) -> None:
+def test_runs_that_start_at_a_time_find_each_other(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever of them asks: who waits for an answer answers itself."""
+    listen, one = places.listen, threading.Lock()
+
+    def listen_alone(path: str, backlog: int) -> socket.socket:
+        with one:  # the umask is the whole process's; a run is a process of its own
+            return listen(path, backlog)
+
+    monkeypatch.setattr(places, "listen", listen_alone)
     both = [Run(runs.state, name, f"{HOME}/{name}/w") for name in ("a", "b")]
     runs.all += both
     end, ours = os.pipe()
@@ -245,6 +271,41 @@ def test_what_was_taken_away_meanwhile_is_noticed(runs: Runs) -> None:
     first.cell.hide = race  # type: ignore[method-assign]
     with pytest.raises(HostError, match="moved or removed"):
         second.hold()
+
+
+def test_what_is_gone_before_the_first_look_is_noticed(runs: Runs) -> None:
+    run = Run(runs.state, "a", f"{HOME}/x/one")
+    runs.all.append(run)
+    run.cell.there.discard(f"{HOME}/x/one")
+    with pytest.raises(HostError, match="moved or removed"):
+        run.hold()
+    other = Run(runs.state, "b", f"{HOME}/x/one")
+    runs.all.append(other)
+    other.cell.ended = True
+    with pytest.raises(HostError, match="has ended"):
+        other.hold()
+    runs.begin("c", f"{HOME}/x/one")  # the control, and there is a record now
+
+
+def test_more_places_than_another_run_takes_stop_the_start(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "MOST", 2)
+    runs.begin("a", f"{HOME}/x/one")
+    monkeypatch.setattr(places, "MOST", 1)
+    with pytest.raises(HostError, match="2 of them are too many"):
+        runs.begin("b", f"{HOME}/x/one")
+
+
+def test_what_is_no_question_gets_no_answer(runs: Runs) -> None:
+    run = runs.begin("a", f"{HOME}/x/one")
+    channel = door.reach(f"{runs.state}/places/a.sock")
+    try:
+        channel.settimeout(30)
+        channel.send(b"\xff")
+        assert channel.recv(10) == b""
+    finally:
+        channel.close()
+    runs.begin("b", f"{HOME}/x/one")  # it goes on
+    assert run.cell.pinned == []
 
 
 def test_records_of_dead_runs_are_removed(runs: Runs) -> None:

@@ -51,7 +51,7 @@ else:
     import _signal
 
 BACKLOG = 4096
-REAP = 10.0  # seconds for the warden to end everything, before it is killed and we do
+REAP = 10.0  # seconds for the keeper to end everything, before the warden does, and for that, before we do
 
 
 def _directory(session: str) -> str:
@@ -202,6 +202,7 @@ class InsideCell(Cell):
             door.bind(doors[op.target])
             door.listen(128)
             self._doors.append(door.detach())
+        orders, self._orders = os.pipe2(os.O_CLOEXEC)
         ours, theirs = named_pair(m.TO_INSIDE, m.FROM_INSIDE)
         self._channel = ours
         self.command = InsideCommand(ours)
@@ -215,24 +216,26 @@ class InsideCell(Cell):
         try:
             self.pid = os.fork()
             if self.pid == 0:
-                self._become_warden(theirs, made, supervisor)
+                self._become_warden(theirs, made, supervisor, orders)
         finally:
             _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
         theirs.close()
+        os.close(orders)
         for end in (sender, carrier, asked):
             if end is not None:
                 end.close()
         self._handle = os.pidfd_open(self.pid)
 
-    def _become_warden(self, channel: Channel, made: inside.Inside, supervisor: int) -> None:
+    def _become_warden(self, channel: Channel, made: inside.Inside, supervisor: int, orders: int) -> None:
         for fd in (self._listener, self._destinations, self._datagrams):
             fd.close()
         for door in self._doors:
             os.close(door)
         self._channel.close()
+        os.close(self._orders)
         if self._servers is not None:
             self._servers.close()
-        run_child(lambda: inside.warden(self._start, channel, made, supervisor), channel)
+        run_child(lambda: inside.warden(self._start, channel, made, supervisor, orders), channel)
 
     def grant(self) -> None:
         pass  # there is nothing that takes more rights than the keeper has
@@ -332,10 +335,13 @@ class InsideCell(Cell):
     def reap(self) -> None:
         if self._handle < 0:
             return
-        if not ready((self._handle,), seconds=REAP)[0]:
-            _signal.pidfd_send_signal(self._handle, SIGKILL)
+        if not ready((self._handle,), seconds=REAP)[0]:  # the keeper is stopped, or waits in the kernel
+            os.write(self._orders, b"!")
+            if not ready((self._handle,), seconds=REAP)[0]:
+                _signal.pidfd_send_signal(self._handle, SIGKILL)
         ended_all = os.waitpid(self.pid, 0)[1] == 0  # the warden has no child left, and so this process none by it
-        os.close(self._handle)
+        for fd in (self._handle, self._orders):
+            os.close(fd)
         self._handle = -1
         self._channel.close()
         ended_all = ended_all or ending.end_orphans(self.pid)

@@ -29,8 +29,8 @@ from ..host.channel import HELD_DURING_FORK, SIGKILL, Channel, named_pair, pair,
 from ..host.ready import ready
 from ..host.start import Late
 from ..messages import Failure
-from ..plan.model import File, Listen, Symlink
-from ..plan.mounts import MASK_SOURCE
+from ..plan.model import File, Listen, Seed, Symlink
+from ..plan.mounts import INSIDE_LOGINS, MASK_SOURCE
 from . import Backend, Broken, Cell, Ended, Refused
 from .native import Native, NativeCommand, told
 
@@ -172,7 +172,7 @@ class InsideCell(Cell):
         self.terminal, self.kept, self.reads = -1, {}, None
         self.directory = _directory(start.session)
         os.mkdir(self.directory, 0o700)
-        for name in ("tmp", "home", "files", "doors", "copies", "none"):
+        for name in ("tmp", "home", "files", "logins", "doors", "copies", "none"):
             os.mkdir(f"{self.directory}/{name}", 0o700)
         home = dict(start.plan.environment)["HOME"]
         try:
@@ -250,13 +250,42 @@ class InsideCell(Cell):
                 os.makedirs(os.path.dirname(place), 0o700, exist_ok=True)
                 with open(place, "xb") as file:
                     file.write(op.content.replace(f"{MASK_SOURCE}/".encode(), f"{self.directory}/files/".encode()))
+            elif isinstance(op, Seed):
+                self._lead_to_log_in(op.target.removeprefix(f"{INSIDE_LOGINS}/"), op.content)
         own = [(name, self._own(value)) for name, value in environment]
         try:
             self._channel.send(
-                m.Fill(Late(tuple(op for op in ops if not isinstance(op, File)), tuple(own), self._trees))
+                m.Fill(Late(tuple(op for op in ops if not isinstance(op, (File, Seed))), tuple(own), self._trees))
             )
         except OSError:
             self._raise_early_end()
+
+    def _lead_to_log_in(self, name: str, content: bytes) -> None:
+        """Make a copy of a log-in in a directory of the run's own, and lead to it in the agent's state.
+
+        Raises:
+            HostError: a run that has not ended has led to its own.
+        """
+        copy = f"{self.directory}/logins/{name.replace('/', '-')}"
+        with open(copy, "xb") as file:
+            file.write(content)
+        home = dict(self._start.plan.environment)["HOME"].rstrip("/") + "/"
+        for link in (op for op in self._start.plan.mounts if isinstance(op, Symlink)):
+            kept, _, rest = name.partition(link.target.removeprefix(home) + "/")
+            if kept or not rest:
+                continue
+            try:
+                other = os.readlink(f"{link.to}/{rest}")
+            except OSError:
+                other = ""
+            if other.startswith("/tmp/.membrane-") and os.path.isdir(os.path.dirname(other)):  # noqa: S108 - ours
+                raise HostError(
+                    "show the log-in",
+                    "another run of the agent has it; with backend landlock there is one at a time",
+                    target=name,
+                    fix=("wait for its end", "use another MEMBRANE_HOME"),
+                )
+            statelinks.put(link.to, rest, copy)
 
     def _own(self, path: str) -> str:
         """A path of the plan's own directory as it is here; in a variable of Java it is the end of an option."""

@@ -120,7 +120,7 @@ def grants(ops: Sequence[MountOp], directory: str) -> Shared:
     )
     out: list[tuple[str, int]] = [(f"/dev/{name}", landlock.DEVICE) for name in _DEVICES]
     out += [("/proc", landlock.READ), (f"{directory}/files", landlock.READ)]
-    out += [(f"{directory}/{name}", landlock.WRITE) for name in ("tmp", "home")]
+    out += [(f"{directory}/{name}", landlock.WRITE) for name in ("tmp", "home", "logins")]
     walk = _Walk(hidden, frozen)
     for tree, writable in trees:
         walk.add(os.path.realpath(tree), writable=writable)

@@ -220,11 +220,13 @@ def test_codex_is_logged_in(box: Box) -> None:
 
 
 @pytest.mark.needs_tool("codex")
-def test_codex_renews_it(box: Box) -> None:
+@BACKENDS
+def test_codex_renews_it(box: Box, backend: str) -> None:
     """It renames a new file over its own; the tokens in that are placeholders, and good for the rest of the run."""
     path = codex_login(box, expires=1000)
     before = len(box.world.model_calls())
-    arguments = [f"--extra-ca={box.world.ca}", f"--events={box.events_path}", "--profile=codex", "--"]
+    arguments = [f"--backend={backend}", f"--extra-ca={box.world.ca}", f"--events={box.events_path}"]
+    arguments += ["--profile=codex", "--"]
     words = " ".join(shlex.quote(word) for word in CODEX)
     script = f"{words} && cat ~/.codex/auth.json"
     done = box.run(*arguments, "sh", "-c", script, env=path_with("codex"), timeout=AGENT_PATIENCE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import time
 from pathlib import Path
@@ -219,11 +220,13 @@ def test_codex_is_logged_in(box: Box) -> None:
 
 
 @pytest.mark.needs_tool("codex")
-def test_codex_renews_it(box: Box) -> None:
+@BACKENDS
+def test_codex_renews_it(box: Box, backend: str) -> None:
     """It renames a new file over its own; the tokens in that are placeholders, and good for the rest of the run."""
     path = codex_login(box, expires=1000)
     before = len(box.world.model_calls())
-    arguments = [f"--extra-ca={box.world.ca}", f"--events={box.events_path}", "--profile=codex", "--"]
+    arguments = [f"--backend={backend}", f"--extra-ca={box.world.ca}", f"--events={box.events_path}"]
+    arguments += ["--profile=codex", "--"]
     words = " ".join(shlex.quote(word) for word in CODEX)
     script = f"{words} && cat ~/.codex/auth.json"
     done = box.run(*arguments, "sh", "-c", script, env=path_with("codex"), timeout=AGENT_PATIENCE)
@@ -274,6 +277,39 @@ def test_the_copy_of_a_log_in_that_is_replaced_is_one_runs_own(box: Box) -> None
     assert control.stdout.splitlines() == ["Device or resource busy", '{"c'], control
     none = box.run("--profile=claude", "--", "ls", "-A", "/run/.membrane-logins")
     assert none.returncode, none
+
+
+def test_without_mounts_the_copy_is_in_a_directory_of_the_run_which_one_run_at_a_time_has(
+    box: Box,
+) -> None:
+    path = codex_login(box)
+    text = path.read_text()
+    chosen = ("--no-trace", "--backend=landlock", "--profile=codex", "--")
+    done = box.run(*chosen, "python3", "-c", REPLACE, "~/.codex/auth.json")
+    assert (done.stdout, done.stderr.count("the command sees placeholders")) == ("new\n", 1), done
+    script = "cat ~/.codex/auth.json; ls -A $(dirname $(readlink ~/.codex/auth.json)); echo own > ~/.codex/own"
+    again = box.run(*chosen, "sh", "-c", script)
+    assert again.stdout.endswith("}.codex-auth.json\n") and not again.stderr, again
+    shown, tokens = json.loads(again.stdout[: again.stdout.rindex("}") + 1])["tokens"], json.loads(text)["tokens"]
+    assert shown["account_id"] == "account-1" and path.read_text() == text
+    assert not {shown[name] for name in tokens if "token" in name} & set(tokens.values())
+    own = box.state / "agents" / "codex" / ".codex"
+    assert (own / "own").read_text() == "own\n"
+    assert (own / "auth.json").is_symlink() and not (own / "auth.json").exists(), "no placeholder is kept"
+    # Natively the link is made anew; and back.
+    native = box.run("--no-trace", "--profile=codex", "--", "sh", "-c", "cat ~/.codex/auth.json")
+    assert '"account-1"' in native.stdout and os.readlink(own / "auth.json") == "/run/.membrane-logins/.codex-auth.json"
+    other = Path(f"/tmp/.membrane-{os.getpid()}-other/logins")
+    other.mkdir(parents=True)
+    try:
+        (own / "auth.json").unlink()
+        (own / "auth.json").symlink_to(other / ".codex-auth.json")
+        refused = box.run(*chosen, "true")
+        assert refused.returncode == 125 and "another run of the agent has it" in refused.stderr, refused
+    finally:
+        other.rmdir()
+        other.parent.rmdir()
+    assert '"account-1"' in box.run(*chosen, "sh", "-c", "cat ~/.codex/auth.json").stdout
 
 
 def test_what_you_told_the_agent_for_all_projects_is_read_only(box: Box) -> None:

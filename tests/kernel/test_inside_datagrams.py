@@ -205,3 +205,30 @@ def test_datagrams_of_no_rule_go_nowhere_and_are_recorded(world: World, peers: t
     assert {("host.internal", two.port), ("127.0.0.1", one.port), ("224.0.0.1", one.port)} <= denied
     assert {(each["protocol"], each["host"], each["port"]) for each in opened} == {("udp", "host.internal", one.port)}
     assert world.python(UDP + "new().sendto(b'x', one); print('1')") == 1 and one.got[-1] == b"last"
+
+
+def test_an_answer_of_dns_comes_from_the_server_that_was_asked(world: World) -> None:
+    """musl's resolver takes no other (src/network/res_msend.c): without this no program of Alpine resolves a name."""
+    body = """
+query = b"\\0\\1\\1\\0\\0\\1\\0\\0\\0\\0\\0\\0\\x04host\\x08internal\\0\\0\\1\\0\\1"
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(("0.0.0.0", 0)); s.sendto(query, ("192.0.2.53", 53))
+data, _, _, source = s.recvmsg(4800)
+print(json.dumps([data[:2] == query[:2], list(source)]))
+"""
+    assert world.python(body) == [True, ["192.0.2.53", 53]]
+
+
+def test_no_descriptor_goes_to_the_process_that_carries_datagrams(world: World) -> None:
+    """It would close it, and a socket with SO_LINGER is closed when its peer likes."""
+    one, two = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with one, two:
+        try:
+            one.setsockopt(socket.SOL_SOCKET, 83, 0)  # SO_PASSRIGHTS, Linux 6.16
+            expected = "EPERM"
+        except OSError:
+            expected = "ok"
+    body = """
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.connect(("192.0.2.1", 53))
+print(json.dumps(outcome(lambda: socket.send_fds(s, [b"x"], [0]) and None)))
+"""
+    assert world.python(body) == expected

@@ -29,8 +29,8 @@ from ..host.channel import HELD_DURING_FORK, SIGKILL, Channel, named_pair, pair,
 from ..host.ready import ready
 from ..host.start import Late
 from ..messages import Failure
-from ..plan.model import File, Listen, Symlink
-from ..plan.mounts import MASK_SOURCE
+from ..plan.model import File, Listen, Seed, Symlink
+from ..plan.mounts import INSIDE_LOGINS, MASK_SOURCE
 from . import Backend, Broken, Cell, Ended, Refused
 from .native import Native, NativeCommand, told
 
@@ -51,7 +51,7 @@ else:
     import _signal
 
 BACKLOG = 4096
-REAP = 10.0  # seconds for the warden to end everything, before it is killed and we do
+REAP = 10.0  # seconds for the keeper to end everything, before the warden does, and for that, before we do
 
 
 def _directory(session: str) -> str:
@@ -172,7 +172,7 @@ class InsideCell(Cell):
         self.terminal, self.kept, self.reads = -1, {}, None
         self.directory = _directory(start.session)
         os.mkdir(self.directory, 0o700)
-        for name in ("tmp", "home", "files", "doors", "copies", "none"):
+        for name in ("tmp", "home", "files", "logins", "doors", "copies", "none"):
             os.mkdir(f"{self.directory}/{name}", 0o700)
         home = dict(start.plan.environment)["HOME"]
         try:
@@ -202,6 +202,7 @@ class InsideCell(Cell):
             door.bind(doors[op.target])
             door.listen(128)
             self._doors.append(door.detach())
+        orders, self._orders = os.pipe2(os.O_CLOEXEC)
         ours, theirs = named_pair(m.TO_INSIDE, m.FROM_INSIDE)
         self._channel = ours
         self.command = InsideCommand(ours)
@@ -215,24 +216,26 @@ class InsideCell(Cell):
         try:
             self.pid = os.fork()
             if self.pid == 0:
-                self._become_warden(theirs, made, supervisor)
+                self._become_warden(theirs, made, supervisor, orders)
         finally:
             _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
         theirs.close()
+        os.close(orders)
         for end in (sender, carrier, asked):
             if end is not None:
                 end.close()
         self._handle = os.pidfd_open(self.pid)
 
-    def _become_warden(self, channel: Channel, made: inside.Inside, supervisor: int) -> None:
+    def _become_warden(self, channel: Channel, made: inside.Inside, supervisor: int, orders: int) -> None:
         for fd in (self._listener, self._destinations, self._datagrams):
             fd.close()
         for door in self._doors:
             os.close(door)
         self._channel.close()
+        os.close(self._orders)
         if self._servers is not None:
             self._servers.close()
-        run_child(lambda: inside.warden(self._start, channel, made, supervisor), channel)
+        run_child(lambda: inside.warden(self._start, channel, made, supervisor, orders), channel)
 
     def grant(self) -> None:
         pass  # there is nothing that takes more rights than the keeper has
@@ -247,13 +250,42 @@ class InsideCell(Cell):
                 os.makedirs(os.path.dirname(place), 0o700, exist_ok=True)
                 with open(place, "xb") as file:
                     file.write(op.content.replace(f"{MASK_SOURCE}/".encode(), f"{self.directory}/files/".encode()))
+            elif isinstance(op, Seed):
+                self._lead_to_log_in(op.target.removeprefix(f"{INSIDE_LOGINS}/"), op.content)
         own = [(name, self._own(value)) for name, value in environment]
         try:
             self._channel.send(
-                m.Fill(Late(tuple(op for op in ops if not isinstance(op, File)), tuple(own), self._trees))
+                m.Fill(Late(tuple(op for op in ops if not isinstance(op, (File, Seed))), tuple(own), self._trees))
             )
         except OSError:
             self._raise_early_end()
+
+    def _lead_to_log_in(self, name: str, content: bytes) -> None:
+        """Make a copy of a log-in in a directory of the run's own, and lead to it in the agent's state.
+
+        Raises:
+            HostError: a run that has not ended has led to its own.
+        """
+        copy = f"{self.directory}/logins/{name.replace('/', '-')}"
+        with open(copy, "xb") as file:
+            file.write(content)
+        home = dict(self._start.plan.environment)["HOME"].rstrip("/") + "/"
+        for link in (op for op in self._start.plan.mounts if isinstance(op, Symlink)):
+            kept, _, rest = name.partition(link.target.removeprefix(home) + "/")
+            if kept or not rest:
+                continue
+            try:
+                other = os.readlink(f"{link.to}/{rest}")
+            except OSError:
+                other = ""
+            if other.startswith("/tmp/.membrane-") and os.path.isdir(os.path.dirname(other)):  # noqa: S108 - ours
+                raise HostError(
+                    "show the log-in",
+                    "another run of the agent has it; with backend landlock there is one at a time",
+                    target=name,
+                    fix=("wait for its end", "use another MEMBRANE_HOME"),
+                )
+            statelinks.put(link.to, rest, copy)
 
     def _own(self, path: str) -> str:
         """A path of the plan's own directory as it is here; in a variable of Java it is the end of an option."""
@@ -332,10 +364,13 @@ class InsideCell(Cell):
     def reap(self) -> None:
         if self._handle < 0:
             return
-        if not ready((self._handle,), seconds=REAP)[0]:
-            _signal.pidfd_send_signal(self._handle, SIGKILL)
+        if not ready((self._handle,), seconds=REAP)[0]:  # the keeper is stopped, or waits in the kernel
+            os.write(self._orders, b"!")
+            if not ready((self._handle,), seconds=REAP)[0]:
+                _signal.pidfd_send_signal(self._handle, SIGKILL)
         ended_all = os.waitpid(self.pid, 0)[1] == 0  # the warden has no child left, and so this process none by it
-        os.close(self._handle)
+        for fd in (self._handle, self._orders):
+            os.close(fd)
         self._handle = -1
         self._channel.close()
         ended_all = ended_all or ending.end_orphans(self.pid)

@@ -117,6 +117,8 @@ class Datagrams:
                 raw = self._socket.recv(MOST)
             except BlockingIOError:
                 return
+            except ConnectionResetError:
+                continue  # it has ended, and had not read all answers: said once (unix(7))
             if not raw:
                 self._reactor.unwatch(self._socket.fileno())
                 return

@@ -120,7 +120,7 @@ def grants(ops: Sequence[MountOp], directory: str) -> Shared:
     )
     out: list[tuple[str, int]] = [(f"/dev/{name}", landlock.DEVICE) for name in _DEVICES]
     out += [("/proc", landlock.READ), (f"{directory}/files", landlock.READ)]
-    out += [(f"{directory}/{name}", landlock.WRITE) for name in ("tmp", "home")]
+    out += [(f"{directory}/{name}", landlock.WRITE) for name in ("tmp", "home", "logins")]
     walk = _Walk(hidden, frozen)
     for tree, writable in trees:
         walk.add(os.path.realpath(tree), writable=writable)
@@ -201,8 +201,10 @@ def _parents(path: str) -> list[str]:
 # ---------------------------------------------------------------- the keeper
 
 
-def warden(start: Start, channel: Channel, made: Inside, supervisor: int) -> NoReturn:
-    """Keep the keeper of ``start`` in a domain of ours, and end everything when it or the supervisor has ended."""
+def warden(start: Start, channel: Channel, made: Inside, supervisor: int, orders: int) -> NoReturn:
+    """Keep the keeper of ``start`` in a domain of ours, and end everything when it or the supervisor has ended, or when
+    a byte comes from ``orders``, a pipe: the keeper did not do it.
+    """
     os.setsid()
     _signal.set_wakeup_fd(-1)
     above, own = os.pidfd_open(supervisor), os.pidfd_open(os.getpid())
@@ -211,7 +213,7 @@ def warden(start: Start, channel: Channel, made: Inside, supervisor: int) -> NoR
     made_there, makes = os.pipe2(os.O_CLOEXEC)
     me, pid = os.getpid(), os.fork()
     if pid == 0:
-        for fd in (above, made_there):
+        for fd in (above, made_there, orders):
             os.close(fd)
         run_child(lambda: keeper(start, channel, made, me, own, makes), channel)
     beside = os.pidfd_open(pid)
@@ -220,12 +222,14 @@ def warden(start: Start, channel: Channel, made: Inside, supervisor: int) -> NoR
     for number in (0, 1, 2):
         os.dup2(null, number, inheritable=False)
     first = 3
-    for fd in sorted((above, beside, made_there)):  # no socket nor pipe that has an end with the keeper's is held here
+    for fd in sorted(
+        (above, beside, made_there, orders)
+    ):  # no socket nor pipe that has an end with the keeper's is held here
         if fd > first:
             sc.close_range(first, fd - 1)
         first = fd + 1
     sc.close_range(first)
-    ready((above, beside))
+    ready((above, beside, orders))
     os.set_blocking(made_there, False)
     try:
         pool_directory = os.fsdecode(os.read(made_there, _LONGEST_PATH))

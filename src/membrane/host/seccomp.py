@@ -108,7 +108,7 @@ _OPENS = {"openat": 2, "open": 1}  # the argument that holds the flags
 # that holds the flags.  A datagram by sendmsg(2) names its place in memory: it is not notified.
 _SENDS = {"sendto": 3, "sendmsg": 2, "sendmmsg": 3}
 _SENDTO_NAME = 4
-_RECEIVES = ("recvmsg", "recvmmsg")
+_RECEIVES = ("recvmsg", "recvmmsg")  # musl looks whether an answer of DNS comes from the server that it has asked
 _MSG_FASTOPEN = 0x20000000
 _WRITES = 0o3 | 0o100 | 0o1000 | 0o20000000  # O_ACCMODE, O_CREAT, O_TRUNC, __O_TMPFILE: the same on both machines
 
@@ -339,7 +339,7 @@ def supervised_program(machine: str, names: str = "", *, datagrams: bool = False
         machine: ``uname -m``: x86_64 or aarch64.
         names: "writes": the listener is asked for names that are made, moved and removed, and opens that may write;
             "reads": for every open as well; empty: for neither.
-        datagrams: it is asked for each message that is sent or received on a socket, whose address is in memory.
+        datagrams: it is asked for each message that is sent on a socket, whose address is in memory.
 
     Raises:
         HostError: no call numbers for this machine.
@@ -351,8 +351,14 @@ def supervised_program(machine: str, names: str = "", *, datagrams: bool = False
         (_LOAD, _NUMBER, "", ""),
     ]
     code.append((_AT_LEAST, _FIRST_UNJUDGED, "ENOSYS", ""))
-    wanted = ["socket", *_SUPERVISED, *_METADATA, *(_BY_NAME if names else ()), *(_OPENS if names == "reads" else ())]
-    wanted += _RECEIVES if datagrams else ()
+    wanted = [
+        "socket",
+        *_SUPERVISED,
+        *_RECEIVES,
+        *_METADATA,
+        *(_BY_NAME if names else ()),
+        *(_OPENS if names == "reads" else ()),
+    ]
     asked = [name for name in wanted if NUMBERS[name][column] >= 0]
     opens = [name for name in _OPENS if NUMBERS[name][column] >= 0 and names == "writes"]
     code += [(_EQUAL, NUMBERS[name][column], name, "") for name in opens]

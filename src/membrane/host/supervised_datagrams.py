@@ -42,9 +42,10 @@ if TYPE_CHECKING:
 
 MOST_TOLD = 1024  # places of datagrams
 MOST_SOURCES = 1024  # datagrams that wait in a pair
-AT_ONCE = 64  # messages of sendmmsg(2), and answers that are read before other calls get their turn
+AT_ONCE = 16  # messages of sendmmsg(2), and answers that are read before other calls get their turn
 _MOST_PIECES = 1024  # UIO_MAXIOV, <linux/uio.h>
 _DNS = 53
+_SO_PASSRIGHTS = 83  # asm-generic/socket.h
 _MSG_PEEK, _MSG_TRUNC, _MSG_DONTWAIT = 0x2, 0x20, 0x40
 _IN = select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR
 _ENDED = select.EPOLLHUP | select.EPOLLRDHUP
@@ -67,6 +68,10 @@ class StandIn:
         self.family, self.number = family, number
         self.ours, self.theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
         self.ours.setblocking(False)
+        try:  # Linux 6.16; a descriptor that came here would be closed by us, which may wait (socket(7), SO_LINGER)
+            self.ours.setsockopt(_socket.SOL_SOCKET, _SO_PASSRIGHTS, 0)
+        except OSError:
+            pass
         self.peer = b""
         self.sources: deque[tuple[int, bytes]] = deque(maxlen=MOST_SOURCES)
         self.waiting: list[tuple[Call, int, Put]] = []
@@ -246,6 +251,8 @@ class Datagrams:
         name, name_size, _pad, pieces, count, *_rest = _HEADER.unpack(self._caller.read(call, at, _HEADER.size))
         done = 0
         for place, size in self._pieces(call, pieces, count):
+            if done == len(data):
+                break
             self._caller.write(call, place, data[done : done + size])
             done += min(size, len(data) - done)
         if name:

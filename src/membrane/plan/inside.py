@@ -133,11 +133,6 @@ def _refuse(policy: Policy, facts: HostFacts) -> None:
         (bool(policy.image), "image", "its trees take the places of the container's by mounts"),
         (bool(policy.devices), "devices", "the private /dev is a mount"),
         (policy.user_namespaces, "user namespaces", "they would be the container's"),
-        (
-            any(mask.replaced for mask in policy.masks),
-            "log-in",
-            "its program replaces the file, which no copy survives",
-        ),
         (policy.trace.mode in ("required", "full"), f"trace: {policy.trace.mode}", "nothing here traces the command"),
     )
     for is_there, what, why in wanted:

@@ -123,6 +123,7 @@ INSTRUCTIONS = ("membrane/AGENTS.md", "claude-code/CLAUDE.md")
 IN_FORCE = "membrane/config.yaml"
 CODEX = "codex/managed_config.toml"
 MASK_SOURCE = "/run/.membrane"  # holds the inaccessible file and directory that masks are made of
+INSIDE_LOGINS = f"{MASK_SOURCE}/logins"  # the same as LOGINS, where nothing is mounted (``plan.inside``)
 
 
 def path_trees(path_variable: str, home: str) -> tuple[str, ...]:

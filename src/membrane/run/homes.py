@@ -100,12 +100,14 @@ def make_place(agent: str, name: str) -> bool:
 
 
 def make_link(agent: str, name: str, to: str) -> bool:
-    """A link in a directory of the agent; false: something is there, and stays but for an empty file.
+    """A link in a directory of the agent; false: something is there, and stays but for an empty file, and a link of
+    another backend's.
 
     Raises:
         HostError: it cannot be made.
     """
     from ..host import syscalls
+    from . import logins
 
     above, _, last = name.rpartition("/")
     try:
@@ -122,7 +124,9 @@ def make_link(agent: str, name: str, to: str) -> bool:
             found = None
         try:
             if found is not None:
-                if not stat.S_ISREG(found.st_mode) or found.st_size:
+                link = os.readlink(last, dir_fd=directory) if stat.S_ISLNK(found.st_mode) else ""
+                other = link != to and logins.leads_to_copy(link)
+                if not other and (not stat.S_ISREG(found.st_mode) or found.st_size):
                     return False
                 os.unlink(last, dir_fd=directory)  # where an earlier version has mounted a copy
             os.symlink(to, last, dir_fd=directory)

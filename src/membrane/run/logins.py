@@ -8,7 +8,8 @@ sandbox has none of its own: who has logged in inside stays logged in as that.
 
 A copy is bound over an empty file in the agent's state.  A mount point cannot be replaced by rename(2) (EBUSY): where
 the program does that (``replaced``), its state has a link to ``mounts.LOGINS`` instead, a tmpfs of each run, and the
-copy is a plain file there.  So no placeholder of one run is seen by another, and none is kept.
+copy is a plain file there.  So no placeholder of one run is seen by another, and none is kept.  Where nothing is
+mounted the link leads to the run's own directory (``mounts.INSIDE_LOGINS``): one such run at a time has the log-in.
 
 The agent inside renews its tokens as always, through the gateway (``gateway.http.logins``), and writes placeholders to
 its copy.  The new tokens come here, and go into the file outside in the place of the old ones, member by member: what
@@ -58,7 +59,8 @@ def shown(policy: Policy, facts: HostFacts, *, tidy: bool = False) -> tuple[Poli
             own = f"{facts.state}/agents/{policy.profiles[0]}/{name}" if state else ""
             place = f"{mounts.LOGINS}/{name.replace('/', '-')}" if mask.replaced else f"{facts.home}/{name}"
             if policy.backend == "landlock":
-                place = own  # nothing is bound over a name of the home
+                # Nothing is bound over a name of the home.
+                place = f"{mounts.INSIDE_LOGINS}/{name}" if mask.replaced else own
             kind = _kind(own, place) if own else ""
             # A link may have been made by a command that could write there once: it would choose what is shown.
             followed = state and os.path.realpath(path) != f"{facts.home}/{name}"
@@ -79,11 +81,17 @@ def _kind(path: str, place: str) -> str:
     ``own``, or nothing."""
     try:
         found = os.lstat(path)
-        if stat.S_ISLNK(found.st_mode) and os.readlink(path) == place:
+        if stat.S_ISLNK(found.st_mode) and (os.readlink(path) == place or leads_to_copy(os.readlink(path))):
             return "empty"
     except OSError:
         return ""
     return "empty" if stat.S_ISREG(found.st_mode) and not found.st_size else "own"
+
+
+def leads_to_copy(target: str) -> bool:
+    """Is a link in an agent's state one that an earlier run has made to its copy?"""
+    own = target.startswith("/tmp/.membrane-") and target.split("/")[3:4] == ["logins"]  # noqa: S108 - ``backend.landlock``
+    return own or mounts.inside(target, mounts.LOGINS)
 
 
 class Renewals:

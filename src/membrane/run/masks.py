@@ -20,7 +20,7 @@ import stat
 from ..errors import HostError, PolicyError
 from ..escaping import escape
 from ..plan.model import Copy, Mask, Seed
-from ..plan.mounts import LOGINS, inside, pins
+from ..plan.mounts import INSIDE_LOGINS, LOGINS, inside, pins
 from ..policy.model import Malformed
 from .event_log import say
 from .sources import Found, Trees
@@ -58,7 +58,8 @@ class Masked:
         for path, content in self.copies.items():
             place = self.own.get(path, path)
             if path not in self.hidden:
-                ops.append(Seed(place, content) if inside(place, LOGINS) else Copy(place, content, path in self.own))
+                plain = inside(place, LOGINS) or inside(place, INSIDE_LOGINS)
+                ops.append(Seed(place, content) if plain else Copy(place, content, path in self.own))
         ops += [Mask(path, False, "mask") for path in self.hidden]
         return ops
 

@@ -172,6 +172,8 @@ class PreparedRun:
 
     def _make_place(self, path: str, place: str) -> bool:
         """What leads to the copy of a log-in in the agent's state; false: it is there."""
+        if mounts.inside(place, mounts.INSIDE_LOGINS):  # the backend makes the link
+            return not os.path.lexists(f"{self.agent}/{place[len(mounts.INSIDE_LOGINS) + 1 :]}")
         if mounts.inside(place, mounts.LOGINS):
             # One of the two, as ``logins.shown`` found it below the home that the caller names, or the account's.
             tops = (dict(self.facts.environ).get("HOME", self.facts.home).rstrip("/"), self.facts.home)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import select
 import signal
 import sys
 import traceback
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from membrane.backend import Ended
+from membrane.backend import landlock as landlock_backend
 from membrane.backend.landlock import Inside, InsideCell
 from membrane.errors import HostError, InternalError, PolicyError
 from membrane.host import landlock
@@ -81,7 +83,7 @@ def test_nothing_of_a_cell_is_left(plan: SandboxPlan, killed: bool) -> None:
         before = set(os.listdir("/proc/self/fd"))
         made = cell(plan)
         directory = Path(made.directory)
-        assert sorted(os.listdir(directory)) == ["copies", "doors", "files", "home", "none", "tmp"]
+        assert sorted(os.listdir(directory)) == ["copies", "doors", "files", "home", "logins", "none", "tmp"]
         assert directory.stat().st_mode & 0o777 == 0o700
         _how, sockets = made.sockets()
         assert [role for role, _fd in sockets] == ["tcp4-named", "destinations", "datagrams"]
@@ -99,6 +101,27 @@ def test_nothing_of_a_cell_is_left(plan: SandboxPlan, killed: bool) -> None:
         except ChildProcessError:
             return
         raise AssertionError("a process is left")
+
+    in_a_child(body)
+
+
+@pytest.mark.needs_kernel("landlock without TCP")
+def test_a_keeper_that_stands_still_is_ended_by_the_warden(plan: SandboxPlan, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a wait: the first one is over at once."""
+
+    def body() -> None:
+        made = cell(plan)
+        children: list[str] = []
+        while not children:  # the keeper is there
+            children = Path(f"/proc/{made.pid}/task/{made.pid}/children").read_text().split()
+        handle = os.pidfd_open(int(children[0]))
+        os.kill(int(children[0]), signal.SIGSTOP)
+        real, waits = landlock_backend.ready, iter([(set(), set())])
+        monkeypatch.setattr(landlock_backend, "ready", lambda *asked, **how: next(waits, None) or real(*asked, **how))
+        made.kill()
+        made.reap()
+        assert select.select([handle], [], [], 60)[0] and not Path(made.directory).exists()
+        os.close(handle)
 
     in_a_child(body)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 
 import pytest
@@ -10,11 +11,13 @@ import pytest
 from membrane.events import AccessDenied, ConnectionClosed, ConnectionOpened
 from membrane.gateway import udp as udp_module
 from membrane.gateway.budgets import Budget, Ledger
+from membrane.gateway.destinations import Datagrams
 from membrane.gateway.dns import Names
 from membrane.gateway.reactor import Reactor
 from membrane.gateway.route import Route, Router
 from membrane.gateway.udp import UdpRelay
 from membrane.gateway.upstream import Proxy, Resolved, Resolver, Upstreams
+from membrane.host.datagrams import ASKED, CARRIED, message, parts
 from membrane.policy.grammar import host_rule
 from membrane.policy.model import Allow, Origin, RuleBudget
 
@@ -175,3 +178,55 @@ def test_udp_does_not_go_round_a_proxy(rig_of) -> None:
     denied = rig.of(AccessDenied)[0]
     assert (denied.reason, denied.hint) == ("port not allowed", "UDP cannot go through upstream_proxy")
     assert rig.relay.opened == 0
+
+
+class StubAnswerer:
+    def answer(self, query: bytes, _send, _asker) -> bytes:
+        return b"answer to " + query
+
+
+@pytest.fixture
+def carried(rig_of):
+    """A relay that is given datagrams one by one, as where no namespace captures them; ours is the command's end."""
+    rig = rig_of()
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setblocking(False)
+    more = (rig.relay, StubAnswerer(), rig.crashes.append)
+    Datagrams(rig.reactor, theirs, rig.relay._router, rig.events.append, *more)  # type: ignore[arg-type]
+    with ours, theirs:
+        yield rig, ours
+
+
+@pytest.mark.parametrize("address", [b"\xc0\0\2\1", b"\x20\1\x0d\xb8" + bytes(11) + b"\1"])
+def test_a_carried_datagram_goes_to_its_place_and_the_answer_comes_from_there(carried, address: bytes) -> None:
+    rig, ours = carried
+    ours.send(message(CARRIED, 7, address, 4433, b"one"))
+    ours.send(message(CARRIED, 8, address, 4433, b"two"))
+    clients = {}
+    for _ in range(2):
+        rig.until(lambda: select.select([rig.server], [], [], 0)[0])
+        data, clients[data] = rig.server.recvfrom(100)
+    assert clients[b"one"] != clients[b"two"], "each socket of the command has a flow of its own"
+    rig.server.sendto(b"answer", clients[b"two"])
+    assert parts(rig.received(ours)) == (CARRIED, 8, address, 4433, b"answer")
+    assert [(each.protocol, each.port) for each in rig.of(ConnectionOpened)] == [("udp", 4433)] * 2
+    assert not rig.crashes
+
+
+def test_a_carried_query_is_answered_and_what_is_no_datagram_is_dropped(carried) -> None:
+    rig, ours = carried
+    ours.send(b"\xff")
+    for kind in (CARRIED, ASKED):
+        ours.send(message(kind, 7, b"\x7f\0\0\x35", 53, b"query"))
+        assert parts(rig.received(ours)) == (CARRIED, 7, b"\x7f\0\0\x35", 53, b"answer to query")
+    assert len(rig.crashes) == 1
+
+
+def test_the_last_datagrams_of_a_sender_that_has_ended_are_carried(carried) -> None:
+    """It had not read an answer: that is said once (ECONNRESET), before what it had sent."""
+    rig, ours = carried
+    ours.send(message(ASKED, 7, b"\x7f\0\0\x35", 53, b"query"))
+    rig.until(lambda: select.select([ours], [], [], 0)[0])
+    ours.send(message(CARRIED, 7, b"\xc0\0\2\1", 4433, b"last"))
+    ours.close()
+    assert rig.received(rig.server) == b"last" and not rig.crashes

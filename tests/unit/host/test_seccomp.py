@@ -324,13 +324,13 @@ def test_without_mounts_what_is_newer_than_the_lists_does_not_exist(machine: str
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_messages_are_asked_about_where_a_rule_lets_datagrams_out(machine: str) -> None:
+def test_sent_messages_are_asked_about_where_a_rule_lets_datagrams_out(machine: str) -> None:
     arch, fast_open = AUDIT_ARCH[machine], 0x20000000
     for datagrams, expected in ((False, "allow"), (True, "notify")):
         program = seccomp.supervised_program(machine, datagrams=datagrams)
         for name, flags in (("sendmsg", 2), ("sendmmsg", 3), ("recvmsg", 2), ("recvmmsg", 3)):
             number = NUMBERS[name][COLUMNS[machine]]
-            assert run(program, number, (3, 1, 1, 0), arch) == expected, name
+            assert run(program, number, (3, 1, 1, 0), arch) == (expected if name.startswith("send") else "notify"), name
             if name.startswith("send"):
                 arguments = [3, 1, 1, 0]
                 arguments[flags] = fast_open

@@ -165,9 +165,8 @@ def _digest(path: str, told: Callable[[int, str, os.stat_result], object]) -> by
         return None
     try:
         text = _small(root, name)
-        lists = [
-            _small(root, each, must=False) for each in (".dockerignore", ".containerignore", f"{name}.dockerignore")
-        ]
+        others = (".containerignore", f"{name}.dockerignore", f"{name}.containerignore")  # some engines take these
+        lists = [_small(root, each, must=False) for each in (".dockerignore", *others)]
         walk = _Walk(told, *_left_out(lists[0] if not any(lists[1:]) else b""))
         walk.add(text, *lists)
         # buildah takes NAME.in through cpp(1), which includes files.

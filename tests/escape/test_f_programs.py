@@ -383,6 +383,7 @@ say("pushurl", git("config", "remote.origin.pushurl", ways[0]))
 say("branch", git("config", "branch.main.pushRemote", ways[0]))
 git("init", "-q", "nested")
 git("-C", "nested", "remote", "add", "origin", ways[0])
+write("nested/.gitmodules", f'[submodule "m"]\n\tpath = m\n\turl = {ways[0]}\n')()
 say("everyday", git("remote", "add", "beside", "../" + os.path.basename(os.getcwd()) + "/nested"))
 """
 
@@ -399,5 +400,6 @@ def test_F52_an_address_of_git_leads_to_no_hook_of_the_command(box: Box, outside
     assert not outside.ran(*push)
     config = box.workspace / "nested/.git/config"  # taken away in the middle of what git did
     assert not config.exists() or "evil.git" not in config.read_text()
+    assert not (box.workspace / "nested/.gitmodules").exists()
     outside.git("remote", "set-url", "origin", str(home / "evil.git"), check=True)  # the control
     assert outside.ran(*push)

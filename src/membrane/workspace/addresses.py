@@ -42,8 +42,10 @@ def objection(key: str, value: str | None, directory: str, places: Places) -> st
     """
     section, _, rest = key.partition(".")
     sub, _, name = rest.rpartition(".")
-    if section not in ("remote", "branch", "checkout") or not places.open:
+    if section not in ("remote", "branch", "checkout", "submodule") or not places.open:
         return ""
+    if section == "submodule" and (value or "").startswith(("./", "../")):
+        return ""  # counts from the address of a remote (gitmodules(5))
     found = [value] if value and name in _KEYS else []
     found += [sub] if section == "remote" and sub else []
     for address in found:

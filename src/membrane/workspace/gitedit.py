@@ -102,7 +102,7 @@ def objection(
                 (key, value)
                 for key, value in parsed
                 if (
-                    module_objection(key, value)
+                    module_objection(key, value) or (local is not None and local(key, value))
                     if path.endswith(".gitmodules")
                     else _harm(key, value, path, made, local)
                 )

@@ -188,7 +188,7 @@ def judge(root_fd: int, path: str, source: str = "", holder: Holder = _NOBODY) -
     if key == "head":
         return judge_repository(root_fd, parent, holder)
     why = validator(root_fd, path, text)
-    if why or key not in ("config", "config.worktree") or not holder.places.open:
+    if why or key not in ("config", "config.worktree", ".gitmodules") or not holder.places.open:
         return why
     return _judge_addresses(f"{_own_path(root_fd)}/{parent}".rstrip("/"), text, holder.places)
 

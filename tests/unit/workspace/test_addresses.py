@@ -45,6 +45,7 @@ def test_one_that_leads_to_hooks_of_the_command_is_refused(places: Places, tmp_p
     for key in ("remote.o.url", "remote.o.pushurl", "branch.b.remote", "branch.b.pushremote", "remote.pushdefault"):
         assert objection(key, value, directory, places), key
     assert objection(f"remote.{value}.fetch", "x", directory, places)
+    assert bool(objection("submodule.m.url", value, directory, places)) is not value.startswith(("./", "../"))
     assert not objection("remote.o.url", value, directory, Places()), "the control"
     assert not objection("remote.o.url", f"https://h/{value}", directory, places), "the control"
 
@@ -71,3 +72,6 @@ def test_it_is_refused_in_a_change_and_may_stay_where_it_was() -> None:
     assert change(old, new, local=judge) == said
     assert change(new, new + b'[remote "p"]\n\turl = /z\n', local=judge) == ""
     assert change(old, new) == ""  # the control
+    modules = b'[submodule "m"]\n\tpath = m\n\turl = /y\n'
+    assert change(b"", modules, ".gitmodules", local=judge) == said
+    assert change(b"", modules, ".gitmodules") == ""  # the control

@@ -21,6 +21,10 @@ import os
 from ..host import syscalls
 from ..value import Value
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
 _KEYS = frozenset({"url", "pushurl", "remote", "pushremote", "pushdefault", "defaultremote"})
 _SUFFIXES = ("", ".git", "/.git")  # with which git looks for a repository as well
 _MOST_PARTS = 128  # components of a path that is looked at
@@ -46,14 +50,32 @@ def objection(key: str, value: str | None, directory: str, places: Places) -> st
         return ""
     if section == "submodule" and (value or "").startswith(("./", "../")):
         return ""  # counts from the address of a remote (gitmodules(5))
+    for path in _paths(section, sub, name, value):
+        for tree, whole in _leads(path, directory, places):
+            if tree in places.open:
+                return f"{key[:100]} leads to what commands can write and nobody looks at: git would run its hooks"
+            if _link_on(whole, tree):
+                return f"{key[:100]} leads through a link, to a repository whose hooks git would run"
+    return ""
+
+
+def links(settings: Iterable[tuple[str, str | None]], directory: str, places: Places) -> Iterator[str]:
+    """Links on the way to where addresses of a configuration lead in guarded trees, absolute."""
+    for key, value in settings:
+        section, _, rest = key.partition(".")
+        sub, _, name = rest.rpartition(".")
+        if section in ("remote", "branch"):
+            for path in _paths(section, sub, name, value):
+                for tree, whole in _leads(path, directory, places):
+                    if tree in places.guarded and (link := _link_on(whole, tree)):
+                        yield link
+
+
+def _paths(section: str, sub: str, name: str, value: str | None) -> list[str]:
+    """What a setting has as addresses of this machine."""
     found = [value] if value and name in _KEYS else []
     found += [sub] if section == "remote" and sub else []
-    for address in found:
-        path = local(address)
-        why = _leads(path, directory, places) if path else ""
-        if why:
-            return f"{key[:100]} {why}"
-    return ""
+    return [path for path in map(local, found) if path]
 
 
 def local(address: str) -> str:
@@ -71,7 +93,8 @@ def local(address: str) -> str:
     return address
 
 
-def _leads(path: str, directory: str, places: Places) -> str:
+def _leads(path: str, directory: str, places: Places) -> Iterator[tuple[str, str]]:
+    """(tree, path in it) of each place that git may take the path for."""
     if path.startswith("~"):
         path = os.path.expanduser(path)
     above = [directory]
@@ -86,33 +109,27 @@ def _leads(path: str, directory: str, places: Places) -> str:
         whole = "/" + os.path.normpath(written).lstrip("/")
         for each in dict.fromkeys((whole, "/" + written.strip("/"))):
             tree = max((tree for tree in (*places.open, *places.guarded) if _inside(each, tree)), key=len, default="")
-            if tree in places.open:
-                return "leads to what commands can write and nobody looks at: git would run its hooks"
-            if tree and any(_through_link(each + suffix, tree) for suffix in _SUFFIXES):
-                return "leads through a link, to a repository whose hooks git would run"
-    return ""
+            if tree:
+                yield from ((tree, each + suffix) for suffix in _SUFFIXES)
 
 
 def _inside(path: str, tree: str) -> bool:
     return path == tree or path.startswith(tree.rstrip("/") + "/")
 
 
-def _through_link(path: str, tree: str) -> bool:
-    """Is there a link on the way to ``path`` (as far as it is there), or is that not known?"""
+def _link_on(path: str, tree: str) -> str:
+    """The first link on the way to ``path``, or what cannot be looked at; empty without one, as far as it is there."""
     parts = [part for part in path[len(tree.rstrip("/")) :].split("/") if part not in ("", ".")]
     if len(parts) > _MOST_PARTS:
-        return True
+        return path
     root = os.open(tree, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        while parts:
+        for count in range(1, len(parts) + 1):
+            below = "/".join(parts[:count])
             try:
-                os.close(syscalls.openat2(root, "/".join(parts), os.O_PATH, 0, syscalls.RESOLVE_NO_SYMLINKS))
+                os.close(syscalls.openat2(root, below, os.O_PATH, 0, syscalls.RESOLVE_NO_SYMLINKS))
             except OSError as error:
-                if error.errno not in (errno.ENOENT, errno.ENOTDIR):
-                    return True
-                parts.pop()
-            else:
-                return False
-        return False
+                return "" if error.errno in (errno.ENOENT, errno.ENOTDIR) else f"{tree.rstrip('/')}/{below}"
+        return ""
     finally:
         os.close(root)

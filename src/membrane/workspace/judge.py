@@ -391,10 +391,11 @@ def _judge_config(root_fd: int, path: str, text: str) -> str:
 
 
 def _judge_addresses(directory: str, text: str, places: Places) -> str:
-    from .addresses import objection
+    from .addresses import Judge
     from .gitconfig import parse
 
-    return next((why for key, value in parse(text) if (why := objection(key, value, directory, places))), "")
+    said = Judge(directory, places)
+    return next((why for key, value in parse(text) if (why := said(key, value))), "")
 
 
 def _judge_modules(root_fd: int, path: str, text: str) -> str:

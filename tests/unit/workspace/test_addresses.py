@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from membrane.workspace.addresses import Places, local, objection
+from membrane.workspace.addresses import MOST_LOCAL, Judge, Places, local
 from membrane.workspace.gitedit import objection as change
 
 
@@ -20,6 +20,10 @@ from membrane.workspace.gitedit import objection as change
 )  # fmt: skip
 def test_what_is_an_address_of_this_machine(address: str, path: str) -> None:
     assert local(address) == path
+
+
+def objection(key: str, value: str | None, directory: str, places: Places) -> str:
+    return Judge(directory, places)(key, value)
 
 
 @pytest.fixture
@@ -60,6 +64,19 @@ def test_one_that_stays_in_the_tree_or_leads_to_what_no_command_writes_is_let_be
     module = str(tmp_path / "work/.git/modules/m")  # whose work tree may be anywhere
     assert not objection("remote.o.url", "../o.git", module, places)
     assert objection("remote.o.url", "../../state/x", module, places)
+
+
+def test_the_work_is_bounded(places: Places, tmp_path: Path) -> None:
+    judge = Judge(str(tmp_path / "work/.git"), places)
+    said = [judge(f"remote.r{number}.url", f"o{number}") for number in range(MOST_LOCAL // 2 + 1)]
+    assert not any(said[:-1]) and "too many" in said[-1]
+    assert not judge("remote.r0.url", "o0") and not judge("remote.r1.url", "https://h/x"), (
+        "these are known, or elsewhere"
+    )
+    (tmp_path / "work/.git/hooks").mkdir()
+    assert Judge(str(tmp_path / "work/a"), places)("remote.o.url", "link/x")
+    deep = str(tmp_path / "work" / "/".join(["d"] * 40))
+    assert objection("remote.o.url", "x", deep, places), "nobody knows where a work tree of it is"
 
 
 def test_it_is_refused_in_a_change_and_may_stay_where_it_was() -> None:

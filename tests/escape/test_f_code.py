@@ -225,7 +225,7 @@ x.sublime-project .fleet/run.json .theia/tasks.json .dir-locals.el hie.yaml rust
 """
 # What programs read in the directory that they start in, whatever they are asked.
 STARTED = """
-.RData .ocamlinit .iex.exs .byebugrc .perldb .lldbinit .latexmkrc rust-toolchain.toml rust-toolchain global.json
+.RData .ocamlinit .iex.exs .byebugrc .perldb .lldbinit .latexmkrc rust-toolchain.toml rust-toolchain
 .pnpmfile.cjs .bazelrc .sbtopts
 """
 

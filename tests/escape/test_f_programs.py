@@ -383,6 +383,7 @@ say("pushurl", git("config", "remote.origin.pushurl", ways[0]))
 say("branch", git("config", "branch.main.pushRemote", ways[0]))
 git("init", "-q", "nested")
 git("-C", "nested", "remote", "add", "origin", ways[0])
+write("nested/.gitmodules", f'[submodule "m"]\n\tpath = m\n\turl = {ways[0]}\n')()
 say("everyday", git("remote", "add", "beside", "../" + os.path.basename(os.getcwd()) + "/nested"))
 """
 
@@ -399,5 +400,37 @@ def test_F52_an_address_of_git_leads_to_no_hook_of_the_command(box: Box, outside
     assert not outside.ran(*push)
     config = box.workspace / "nested/.git/config"  # taken away in the middle of what git did
     assert not config.exists() or "evil.git" not in config.read_text()
+    assert not (box.workspace / "nested/.gitmodules").exists()
     outside.git("remote", "set-url", "origin", str(home / "evil.git"), check=True)  # the control
+    assert outside.ran(*push)
+
+
+def test_F53_a_link_that_the_command_puts_where_an_address_leads_is_gone_at_the_end(box: Box, outside: Outside) -> None:
+    push = ("push", "beside", "HEAD:refs/heads/x")
+    (box.workspace / "real").mkdir()
+    (box.workspace / "mine").symlink_to("real")
+    outside.git("remote", "add", "mine", "mine/x.git", check=True)
+    box.attack("say('up', 1)")
+    (home,) = (box.state / "homes").iterdir()
+    script = (
+        f"HOOK, host = {outside.evil!r}, {str(home)!r}\n"
+        + AT_HOME.partition("os.symlink")[0]
+        + """
+os.mkdir("a")
+say("set", git("remote", "add", "beside", "a/o.git"))
+os.rename("a", "was")
+attempt("link", lambda: os.symlink(host, "a"))
+os.mkdir("o.git")
+say("another", git("remote", "add", "other", "./o.git"))
+os.rmdir("o.git")
+attempt("other", lambda: os.symlink(host + "/evil.git", "o.git"))
+os.rename(evil, os.environ["HOME"] + "/o.git")
+"""
+    )
+    found = box.attack(script)
+    assert found == {"set": 0, "link": "ok", "another": 0, "other": "ok"}
+    assert not os.path.lexists(box.workspace / "a") and not os.path.lexists(box.workspace / "o.git")
+    assert os.path.lexists(box.workspace / "mine"), "what was there before is the caller's"
+    assert not outside.ran(*push)
+    (box.workspace / "a").symlink_to(home)  # the control
     assert outside.ran(*push)

@@ -323,12 +323,10 @@ class Judge:
 
     def _local(self, path: str) -> Callable[[str, str | None], str]:
         """What is said against an address of this machine in the configuration ``path``: here it stays in the tree."""
-        from functools import partial
-
-        from ..workspace.addresses import Trees, objection
+        from ..workspace import addresses
 
         directory = os.path.join(self._root, os.path.dirname(path))
-        return partial(objection, directory=directory, places=Trees((self._root,), ("/",)))
+        return addresses.Judge(directory, addresses.Trees((self._root,), ("/",)))
 
     def _checked(self, change: Change, key: str, above: str) -> str:
         from ..workspace import gitindex

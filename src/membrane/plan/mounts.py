@@ -613,7 +613,7 @@ def base(policy: Policy, facts: HostFacts) -> tuple[MountOp, ...]:
             # What it names is kept apart under that name: it is in no change set.
             pointer = f"{facts.workspace}/.git"
             ops.append(Bind(pointer, pointer, own=True, origin="the repository of the workspace"))
-            ops += _workspace_pins(ops, facts.reviewed.repository)
+            ops += _pins_above(ops, facts.reviewed.repository)
     else:
         ops.append(Bind(facts.workspace, facts.workspace, writable=True, own=True, make=True, origin="workspace"))
     ops += _pins_above(ops, facts.workspace)

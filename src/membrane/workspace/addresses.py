@@ -21,9 +21,15 @@ import os
 from ..host import syscalls
 from ..value import Value
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
 _KEYS = frozenset({"url", "pushurl", "remote", "pushremote", "pushdefault", "defaultremote"})
 _SUFFIXES = ("", ".git", "/.git")  # with which git looks for a repository as well
 _MOST_PARTS = 128  # components of a path that is looked at
+_MOST_BASES = 16  # directories from which a relative one is looked at
+MOST_LOCAL = 256  # different addresses of this machine, and names of remotes, in one configuration
 
 
 class Trees(Value):
@@ -33,25 +39,59 @@ class Trees(Value):
     open: tuple[str, ...] = ()  # what commands can write, and nobody looks at
 
 
-def objection(key: str, value: str | None, directory: str, places: Trees) -> str:
-    """Why an address must not be set; empty for one of another machine, and for other settings.
+class Judge:
+    """Says why a setting of one configuration must not be set: it is an address of this machine that leads astray.
 
     Args:
-        key: as ``gitconfig.parse`` gives it.
         directory: that the configuration is in, absolute.
     """
+
+    def __init__(self, directory: str, places: Trees) -> None:
+        self._directory, self._places = directory, places
+        self._said: dict[str, str] = {}
+
+    def __call__(self, key: str, value: str | None) -> str:
+        """What is said against a setting, with the key that ``gitconfig.parse`` gives; empty: nothing."""
+        for path in _local_paths(key, value) if self._places.open else ():
+            why = self._said.get(path)
+            if why is None:
+                if len(self._said) >= MOST_LOCAL:
+                    return f"{key[:100]} is one of too many addresses of this machine"
+                why = self._said[path] = _said_of(path, self._directory, self._places)
+            if why:
+                return f"{key[:100]} {why}"
+        return ""
+
+
+def _said_of(path: str, directory: str, places: Trees) -> str:
+    for tree, whole in _leads(path, directory, places):
+        if tree in places.open:
+            return "leads to what commands can write and nobody looks at: git would run its hooks"
+        if _link_on(whole, tree):
+            return "leads through a link, to a repository whose hooks git would run"
+    return ""
+
+
+def links(settings: Iterable[tuple[str, str | None]], directory: str, places: Trees) -> Iterator[str]:
+    """Links on the way to where addresses of a configuration lead in guarded trees, absolute."""
+    paths = dict.fromkeys(path for key, value in settings for path in _local_paths(key, value))
+    for path in tuple(paths)[:MOST_LOCAL]:
+        for tree, whole in _leads(path, directory, places):
+            if tree in places.guarded and _link_on(whole, tree) and (link := _link_on(whole, tree, which=True)):
+                yield link
+
+
+def _local_paths(key: str, value: str | None) -> list[str]:
+    """What a setting has as addresses of this machine."""
     section, _, rest = key.partition(".")
     sub, _, name = rest.rpartition(".")
-    if section not in ("remote", "branch", "checkout") or not places.open:
-        return ""
+    if section not in ("remote", "branch", "checkout", "submodule"):
+        return []
+    if section == "submodule" and (value or "").startswith(("./", "../")):
+        return []  # counts from the address of a remote (gitmodules(5))
     found = [value] if value and name in _KEYS else []
     found += [sub] if section == "remote" and sub else []
-    for address in found:
-        path = local(address)
-        why = _leads(path, directory, places) if path else ""
-        if why:
-            return f"{key[:100]} {why}"
-    return ""
+    return [path for path in map(local, found) if path]
 
 
 def local(address: str) -> str:
@@ -69,48 +109,50 @@ def local(address: str) -> str:
     return address
 
 
-def _leads(path: str, directory: str, places: Trees) -> str:
+def _leads(path: str, directory: str, places: Trees) -> Iterator[tuple[str, str]]:
+    """(tree, path in it) of each place that git may take the path for."""
     if path.startswith("~"):
         path = os.path.expanduser(path)
     above = [directory]
     if os.path.basename(directory) == ".git":
         above = [os.path.dirname(directory)]
     elif not path.startswith("/"):
-        while above[-1] not in places.guarded and above[-1] != "/" and len(above) < _MOST_PARTS:
+        while above[-1] not in places.guarded and above[-1] != "/" and len(above) < _MOST_BASES:
             above.append(os.path.dirname(above[-1]))
+        if len(above) == _MOST_BASES:
+            yield places.open[0], path  # what is not looked at counts as bad
     for base in above:  # an absolute path is the same from each
         # What git opens is not known to be there yet; of ".." behind a link the link itself is found.
         written = f"{base}/{path}" if not path.startswith("/") else path
         whole = "/" + os.path.normpath(written).lstrip("/")
         for each in dict.fromkeys((whole, "/" + written.strip("/"))):
             tree = max((tree for tree in (*places.open, *places.guarded) if _inside(each, tree)), key=len, default="")
-            if tree in places.open:
-                return "leads to what commands can write and nobody looks at: git would run its hooks"
-            if tree and any(_through_link(each + suffix, tree) for suffix in _SUFFIXES):
-                return "leads through a link, to a repository whose hooks git would run"
-    return ""
+            if tree:
+                yield from ((tree, each + suffix) for suffix in _SUFFIXES)
 
 
 def _inside(path: str, tree: str) -> bool:
     return path == tree or path.startswith(tree.rstrip("/") + "/")
 
 
-def _through_link(path: str, tree: str) -> bool:
-    """Is there a link on the way to ``path`` (as far as it is there), or is that not known?"""
+def _link_on(path: str, tree: str, *, which: bool = False) -> str:
+    """Something when there is a link on the way to ``path`` (as far as it is there), or it cannot be looked at.
+
+    Args:
+        which: the path of the link itself is wanted.
+    """
     parts = [part for part in path[len(tree.rstrip("/")) :].split("/") if part not in ("", ".")]
     if len(parts) > _MOST_PARTS:
-        return True
+        return path
     root = os.open(tree, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        while parts:
+        # The kernel goes from left to right: what is missing before a link is ENOENT, and a link before that ELOOP.
+        for count in range(1, len(parts) + 1) if which else [len(parts)] * bool(parts):
+            below = "/".join(parts[:count])
             try:
-                os.close(syscalls.openat2(root, "/".join(parts), os.O_PATH, 0, syscalls.RESOLVE_NO_SYMLINKS))
+                os.close(syscalls.openat2(root, below, os.O_PATH, 0, syscalls.RESOLVE_NO_SYMLINKS))
             except OSError as error:
-                if error.errno not in (errno.ENOENT, errno.ENOTDIR):
-                    return True
-                parts.pop()
-            else:
-                return False
-        return False
+                return "" if error.errno in (errno.ENOENT, errno.ENOTDIR) else f"{tree.rstrip('/')}/{below}"
+        return ""
     finally:
         os.close(root)

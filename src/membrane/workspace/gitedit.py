@@ -39,12 +39,11 @@ import errno
 import os
 import stat
 import time
-from functools import partial
 
 from ..host import syscalls
 from ..host.writing import write_all
 from ..value import Value
-from .addresses import objection as judge_address
+from .addresses import Judge
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -85,7 +84,7 @@ def objection(
     Args:
         path: of the file; a ``.gitmodules`` has rules of its own, and git sets ``core.worktree`` of a submodule.
         made: the repository has been made inside.
-        local: what is said against an address of this machine (``addresses.objection``).
+        local: what is said against an address of this machine (``addresses.Judge``).
     """
     from .gitconfig import ConfigError, module_objection, parse
 
@@ -102,7 +101,7 @@ def objection(
                 (key, value)
                 for key, value in parsed
                 if (
-                    module_objection(key, value)
+                    module_objection(key, value) or (local is not None and local(key, value))
                     if path.endswith(".gitmodules")
                     else _harm(key, value, path, made, local)
                 )
@@ -318,7 +317,7 @@ class Editor:
                 raise _Refused("its hooks directory was replaced since the start")
             old, before = _read(parent, file)
             new, lock = _read(parent, f"{file}.lock")
-            local = partial(judge_address, directory=above, places=self._places) if self._places is not None else None
+            local = Judge(above, self._places) if self._places is not None else None
             why = objection(old, new, request.path, local=local)
             if why:
                 raise _Refused(why)

@@ -47,7 +47,7 @@ from .judge import (
     quarantine,
     tree_row,
 )
-from .protect import BY_LAYOUT, GIT, GIT_NAMES, KIND, LAYOUT, fold, is_git_layout
+from .protect import BY_LAYOUT, GIT, GIT_NAMES, KIND, LARGEST_READ, LAYOUT, fold, is_git_layout
 from .scan import rescan
 from .sockets import Appeared
 from .watch import SLICE, Watcher, Watching
@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from .commits import Committed
     from .scan import Entry, ScanResult
 
+_REALTIME_COARSE = 5  # linux/time.h: what inodes are stamped with
 DEEPEST_CLOSED = 64  # closed directories within each other that are opened again at the end
 MOST_MOVED = 500  # times that names are taken away in one session before the command is ended
 MOST_RETURNS = 8  # times that one name is taken away before the command is ended
@@ -108,6 +109,11 @@ class Guard(Holder, Watching):
     ) -> None:
         self._root = root
         self.places = places or Holder.places
+        # Configuration of the start; and the clock of ctime(inode(7)), by which a link is one of this session.
+        self._configs = [
+            hit.path for hit in result.hits if hit.effect == "protect" and hit.path.rpartition("/")[2] == "config"
+        ]
+        self._began = time.clock_gettime(_REALTIME_COARSE)
         self._prefix = root.rstrip("/") + "/"
         self._index = result.index
         self._shown = shown
@@ -495,6 +501,7 @@ class Guard(Holder, Watching):
                 self._is_late()
                 break
             self._judge(path)
+        self._look_at_addresses(until)
         self.kept = [self._shown + path for path in self._kept if os.path.lexists(self._prefix + path)]
         self.left += [self._shown + path for path in self._stuck if self._is_bad(path)]
         if self._aside:
@@ -518,6 +525,25 @@ class Guard(Holder, Watching):
                 break
             names += [there for name in beside.of(tree) if (there := seen(self._prefix, name, len(tree)))]
         return self._look_beside(names)
+
+    def _look_at_addresses(self, until: float) -> None:
+        """Put links aside that the session made on the way to where git's configuration of the start leads."""
+        from .addresses import links
+        from .gitconfig import ConfigError, parse
+
+        for path in self._configs if self.places.open else ():
+            if time.monotonic() > until:
+                self._is_late()
+                break
+            try:
+                with open(open_file(self._root_fd, path), "rb") as file:
+                    text = file.read(LARGEST_READ).decode("utf-8", "surrogateescape")
+                directory = os.path.dirname(self._prefix + path)
+                for link in dict.fromkeys(links(parse(text), directory, self.places)):
+                    if link.startswith(self._prefix) and os.lstat(link).st_ctime >= self._began:
+                        self._put_aside(link[len(self._prefix) :])
+            except (OSError, ConfigError):
+                continue  # a command changes only what ``parse`` reads
 
     def _is_bad(self, path: str) -> bool:
         try:

@@ -188,7 +188,7 @@ def judge(root_fd: int, path: str, source: str = "", holder: Holder = _NOBODY) -
     if key == "head":
         return judge_repository(root_fd, parent, holder)
     why = validator(root_fd, path, text)
-    if why or key not in ("config", "config.worktree") or not holder.places.open:
+    if why or key not in ("config", "config.worktree", ".gitmodules") or not holder.places.open:
         return why
     return _judge_addresses(f"{_own_path(root_fd)}/{parent}".rstrip("/"), text, holder.places)
 
@@ -391,10 +391,11 @@ def _judge_config(root_fd: int, path: str, text: str) -> str:
 
 
 def _judge_addresses(directory: str, text: str, places: Trees) -> str:
-    from .addresses import objection
+    from .addresses import Judge
     from .gitconfig import parse
 
-    return next((why for key, value in parse(text) if (why := objection(key, value, directory, places))), "")
+    said = Judge(directory, places)
+    return next((why for key, value in parse(text) if (why := said(key, value))), "")
 
 
 def _judge_modules(root_fd: int, path: str, text: str) -> str:

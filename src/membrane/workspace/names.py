@@ -190,12 +190,6 @@ TREE_ROWS = (
         "rust-toolchain",
     ),
     *_rows(
-        ".NET",
-        "runs the SDK whose path it names at every dotnet here, also an editor's",
-        "learn.microsoft.com/dotnet/core/tools/global-json, paths",
-        "global.json",
-    ),
-    *_rows(
         "Yarn",
         "runs the program and the plugins named in it, whatever it is asked",
         "yarnpkg.com/configuration/yarnrc",

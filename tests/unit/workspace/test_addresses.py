@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from membrane.workspace.addresses import Trees, local, objection
+from membrane.workspace.addresses import MOST_LOCAL, Judge, Trees, local
 from membrane.workspace.gitedit import objection as change
 
 
@@ -20,6 +20,10 @@ from membrane.workspace.gitedit import objection as change
 )  # fmt: skip
 def test_what_is_an_address_of_this_machine(address: str, path: str) -> None:
     assert local(address) == path
+
+
+def objection(key: str, value: str | None, directory: str, places: Trees) -> str:
+    return Judge(directory, places)(key, value)
 
 
 @pytest.fixture
@@ -45,6 +49,7 @@ def test_one_that_leads_to_hooks_of_the_command_is_refused(places: Trees, tmp_pa
     for key in ("remote.o.url", "remote.o.pushurl", "branch.b.remote", "branch.b.pushremote", "remote.pushdefault"):
         assert objection(key, value, directory, places), key
     assert objection(f"remote.{value}.fetch", "x", directory, places)
+    assert bool(objection("submodule.m.url", value, directory, places)) is not value.startswith(("./", "../"))
     assert not objection("remote.o.url", value, directory, Trees()), "the control"
     assert not objection("remote.o.url", f"https://h/{value}", directory, places), "the control"
 
@@ -59,6 +64,19 @@ def test_one_that_stays_in_the_tree_or_leads_to_what_no_command_writes_is_let_be
     assert objection("remote.o.url", "../../state/x", module, places)
 
 
+def test_the_work_is_bounded(places: Trees, tmp_path: Path) -> None:
+    judge = Judge(str(tmp_path / "work/.git"), places)
+    said = [judge(f"remote.r{number}.url", f"o{number}") for number in range(MOST_LOCAL // 2 + 1)]
+    assert not any(said[:-1]) and "too many" in said[-1]
+    assert not judge("remote.r0.url", "o0") and not judge("remote.r1.url", "https://h/x"), (
+        "these are known, or elsewhere"
+    )
+    (tmp_path / "work/.git/hooks").mkdir()
+    assert Judge(str(tmp_path / "work/a"), places)("remote.o.url", "link/x")
+    deep = str(tmp_path / "work" / "/".join(["d"] * 40))
+    assert objection("remote.o.url", "x", deep, places), "nobody knows where a work tree of it is"
+
+
 def test_it_is_refused_in_a_change_and_may_stay_where_it_was() -> None:
     said = "leads away"
     old, new = b'[remote "o"]\n\turl = /x\n', b'[remote "o"]\n\turl = /y\n'
@@ -69,3 +87,6 @@ def test_it_is_refused_in_a_change_and_may_stay_where_it_was() -> None:
     assert change(old, new, local=judge) == said
     assert change(new, new + b'[remote "p"]\n\turl = /z\n', local=judge) == ""
     assert change(old, new) == ""  # the control
+    modules = b'[submodule "m"]\n\tpath = m\n\turl = /y\n'
+    assert change(b"", modules, ".gitmodules", local=judge) == said
+    assert change(b"", modules, ".gitmodules") == ""  # the control

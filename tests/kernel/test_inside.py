@@ -21,6 +21,7 @@ import pytest
 from free_ports import free_port
 from membrane.host import landlock
 from membrane.plan.inside import WEAKER
+from started import Started
 
 pytestmark = [
     pytest.mark.needs_kernel("landlock"),
@@ -404,7 +405,7 @@ def test_an_exposed_port_leads_to_the_command_s_server_and_to_no_other(world: Wo
     argv = [sys.executable, "-m", "membrane", "-q", "--backend", "landlock", *exposed, "--env", "W", "--"]
     argv += ["/usr/bin/python3", "-c", PRELUDE + EXPOSED]
     pipe = subprocess.PIPE
-    with subprocess.Popen(argv, cwd=world.workspace, env=world.environment, stdin=pipe, stdout=pipe) as run:
+    with Started(argv, cwd=world.workspace, env=world.environment, stdin=pipe, stdout=pipe) as run:
         assert run.stdin is not None and run.stdout is not None
         assert json.loads(run.stdout.readline()) == [["127.0.0.1", same], ["::ffff:127.0.0.1", inside]]
         assert (_said(same), _said(outside)) == ("same!", "other!")
@@ -795,11 +796,26 @@ for stays in (thread, silent, reaper, stopped):
         named(stays.__name__[:6])
         for fd in (0, 1, 2): os.close(fd)
         stays()
-def there(): return {n for n in os.listdir("/proc") if n.isdigit() and said(n)}
-def said(pid):
-    try: return "(" + W["mark"] in open("/proc/%s/stat" % pid).read()
-    except OSError: return False
-while len(there()) < 5: time.sleep(0.01)  # the reaper has a child of its own by then
+def there():  # (name, state, pid, parent) of each
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try: name, _, rest = open("/proc/%s/stat" % pid).read().partition("(")[2].rpartition(") ")
+        except OSError: continue
+        if name.startswith(W["mark"]):
+            yield name[len(W["mark"]):], rest[0], int(pid), int(rest.split()[1])
+def all_as_they_are_to_be():
+    found, own = [*there()], os.getpid()
+    def some(name, test): return any(test(*rest) for word, *rest in found if word == name)
+    reapers = {pid for word, state, pid, parent in found if word == "reaper" and parent == own}
+    return (some("thread", lambda state, pid, parent: state == "Z")
+        and some("silent", lambda state, pid, parent: state == "Z" and parent == own)  # its child is adopted
+        and some("silent", lambda state, pid, parent: state != "Z" and parent != own)
+        and some("reaper", lambda state, pid, parent: state == "Z" and parent in reapers)  # and so is its child's
+        and some("reaper", lambda state, pid, parent: state != "Z" and parent in reapers)
+        and some("stoppe", lambda state, pid, parent: state == "T"))
+until = time.monotonic() + 50
+while not all_as_they_are_to_be():
+    assert time.monotonic() < until, [*there()]
+    time.sleep(0.01)
 print(os.getppid(), flush=True)
 if W["alone"]: time.sleep(1000)
 """
@@ -826,7 +842,7 @@ def test_no_process_outlives_the_run_however_it_is_made(world: World, killed: bo
     argv = [sys.executable, "-m", "membrane", "-q", "--backend", "landlock", "--env", "W", "--"]
     argv += ["/usr/bin/python3", "-c", PRELUDE + STAYS]
     pipe = subprocess.PIPE
-    with subprocess.Popen(argv, cwd=world.workspace, env=world.environment, stdout=pipe, stderr=pipe) as run:
+    with Started(argv, cwd=world.workspace, env=world.environment, stdout=pipe, stderr=pipe) as run:
         assert run.stdout is not None
         keeper = int(run.stdout.readline())
         if killed:
@@ -878,7 +894,7 @@ def test_a_supervisor_that_is_killed_leaves_no_process_no_directory_and_no_reade
     mark = f"{os.getpid()}{world.path.stat().st_ino}"
     script = f'echo "$PPID $TMPDIR"; (setsid sleep 1000{mark} &); exec sleep 2000{mark}'
     argv = [sys.executable, "-m", "membrane", "-q", "--backend", "landlock", "--", "sh", "-c", script]
-    with subprocess.Popen(argv, cwd=world.workspace, env=world.environment, stdout=subprocess.PIPE) as run:
+    with Started(argv, cwd=world.workspace, env=world.environment, stdout=subprocess.PIPE) as run:
         assert run.stdout is not None
         keeper, scratch = run.stdout.readline().decode().split()
         directory, handle = Path(scratch).parent, os.pidfd_open(int(keeper))
@@ -898,7 +914,7 @@ def test_a_keeper_that_is_killed_ends_the_run_with_a_sentence_and_the_command(wo
     script = f'echo "$PPID $TMPDIR"; (setsid sleep 4000{mark} &); exec sleep 5000{mark}'
     argv = [sys.executable, "-m", "membrane", "-q", "--backend", "landlock", "--", "sh", "-c", script]
     pipe = subprocess.PIPE
-    with subprocess.Popen(argv, cwd=world.workspace, env=world.environment, stdout=pipe, stderr=pipe) as run:
+    with Started(argv, cwd=world.workspace, env=world.environment, stdout=pipe, stderr=pipe) as run:
         assert run.stdout is not None
         keeper, scratch = run.stdout.readline().decode().split()
         os.kill(int(keeper), signal.SIGKILL)
@@ -914,7 +930,7 @@ def test_what_a_killed_supervisor_and_keeper_leave_is_collected(world: World) ->
     subprocess.run(["git", "init", "-q", "."], cwd=world.workspace, env=world.environment, check=True)
     script = 'echo "$PPID $TMPDIR"; exec sleep 1000'
     argv = [sys.executable, "-m", "membrane", "-q", "--backend", "landlock", "--", "sh", "-c", script]
-    with subprocess.Popen(argv, cwd=world.workspace, env=world.environment, stdout=subprocess.PIPE) as run:
+    with Started(argv, cwd=world.workspace, env=world.environment, stdout=subprocess.PIPE) as run:
         assert run.stdout is not None
         keeper, scratch = run.stdout.readline().decode().split()
         handle = os.pidfd_open(int(keeper))

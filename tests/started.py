@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import subprocess
 from types import TracebackType
+from typing import Any
 
 
-class Started(subprocess.Popen[bytes]):
+class Started(subprocess.Popen[Any]):
     """As a context: killed when the block ends with an exception."""
 
     def __exit__(

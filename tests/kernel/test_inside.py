@@ -700,7 +700,7 @@ def test_metadata_in_another_mount_namespace_stays_where_its_path_is_one_of_the_
         (each / "file").write_text("")
         (each / "file").chmod(0o600)
     script = f"mount --bind {other} {world.workspace} && echo ready && exec sleep 1000"
-    with subprocess.Popen(["unshare", "-Urm", "sh", "-c", script], stdout=subprocess.PIPE) as beside:
+    with Started(["unshare", "-Urm", "sh", "-c", script], stdout=subprocess.PIPE) as beside:
         assert beside.stdout is not None and beside.stdout.readline() == b"ready\n"
         path = f"/proc/{beside.pid}/root{world.workspace}/file"
         body = f"""

@@ -62,7 +62,8 @@ def kernel_has(feature: str) -> bool:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # How long an example takes says something about the machine and its other work, nothing about the code.
+    # How long an example takes says something about the machine and its other work, nothing about the code.  A list
+    # that a test has of its own replaces this one, and so names ``too_slow`` as well.
     slow = [hypothesis.HealthCheck.too_slow]
     hypothesis.settings.register_profile("any machine", deadline=None, suppress_health_check=slow)
     hypothesis.settings.load_profile("any machine")

@@ -23,6 +23,7 @@ from world.docker import PATIENCE, Daemon, until
 
 from free_ports import free_port
 from membrane.plan.carrier import LABEL
+from started import Started
 
 pytestmark = [
     pytest.mark.as_root,  # who may start a daemon
@@ -295,7 +296,7 @@ def test_services_of_the_callers_machine_and_files_elsewhere(own: Home) -> None:
     os.chown(place, own.uid, own.uid)
     agent = place / "agent"
     start = [sys.executable, "-u", "-c", HOST, str(agent)]
-    with subprocess.Popen(start, stdout=subprocess.PIPE, text=True, user=own.uid, group=own.uid, cwd="/") as host:
+    with Started(start, stdout=subprocess.PIPE, text=True, user=own.uid, group=own.uid, cwd="/") as host:
         assert host.stdout is not None
         try:
             connected, other = (int(word) for word in host.stdout.readline().split())
@@ -447,7 +448,7 @@ def test_claude_code(own: Home) -> None:
     program = Path(shutil.which("claude") or "").resolve()
     serve = [sys.executable, "-c", MODEL, GATEWAY]
     environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
-    with subprocess.Popen(own.engine.beside(*serve), stdout=subprocess.PIPE, text=True, env=environ) as model:
+    with Started(own.engine.beside(*serve), stdout=subprocess.PIPE, text=True, env=environ) as model:
         try:
             assert model.stdout is not None
             host = f"{GATEWAY}:{int(model.stdout.readline())}"

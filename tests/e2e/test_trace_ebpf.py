@@ -49,8 +49,9 @@ def test_the_record_has_processes_files_results_and_refusals(box: Box) -> None:
             by.setdefault(event["event"], []).append(event)
         assert by["SessionStarted"][0]["trace_source"] == "ebpf, notify, network"
         assert {event["source"] for event in by["ProcessStarted"]} == {"ebpf"}
-        names = [os.path.basename(event["path"]) for event in by["ProcessStarted"]]
-        assert names[1:] == ["cat", "mkdir", "mkdir", "umount"], names
+        # By process: beside a test that kills tracers the kernel may tell an event twice (docs/trace-ebpf.md).
+        names = {event["process"]["pid"]: os.path.basename(event["path"]) for event in by["ProcessStarted"]}
+        assert [*names.values()][1:] == ["cat", "mkdir", "mkdir", "umount"], names
         opened = {event["path"]: event for event in by["FileOpened"]}
         assert opened[f"{box.workspace}/read-me"]["flags"] == ["rdonly"]
         assert "creat" in opened[f"{box.workspace}/file"]["flags"]
@@ -60,7 +61,7 @@ def test_the_record_has_processes_files_results_and_refusals(box: Box) -> None:
         refused = {(event["access"].get("name") or event["access"].get("path")): event for event in by["AccessDenied"]}
         assert refused[".vscode"]["reason"] == "protected name" and refused[".vscode"]["process"]["name"] == "mkdir"
         assert refused["umount2"]["reason"] == "EPERM"
-        assert len(by["ProcessExited"]) == 5
+        assert {event["process"]["pid"] for event in by["ProcessExited"]} == set(names) and len(names) == 5
         exe = opened[f"{box.workspace}/read-me"]["process"]["exe"]
         assert os.path.basename(exe) == "cat"
     assert box.events("SessionEnded")[0]["lost"] == 0
@@ -83,8 +84,8 @@ def test_what_ebpf_can_not_tell_whole_is_told_by_the_notifications(box: Box) -> 
     told = [event for event in box.events("ProcessStarted") if event["source"] == "notify"]
     assert ["memfd:innocent" in event["path"] for event in told] == [True, False]
     assert told[1]["argv"][1]["truncated"] and told[1]["argv"][2] == "last"
-    [made] = record(box, "FileCreated")
-    assert made["path"].endswith("/made") and made["process"]["exe"] not in ("", "/")
+    [(path, exe)] = {(event["path"], event["process"]["exe"]) for event in record(box, "FileCreated")}
+    assert path.endswith("/made") and exe not in ("", "/")
 
 
 @for_root

@@ -17,6 +17,7 @@ from inside_world import PRELUDE, World
 from free_ports import free_port
 from membrane.host import landlock
 from membrane.plan.inside import WEAKER
+from started import Started
 
 pytestmark = [
     pytest.mark.needs_kernel("landlock"),
@@ -269,7 +270,7 @@ def test_an_exposed_port_leads_to_the_command_s_server_and_to_no_other(world: Wo
     argv = [sys.executable, "-m", "membrane", "-q", "--backend", "landlock", *exposed, "--env", "W", "--"]
     argv += ["/usr/bin/python3", "-c", PRELUDE + EXPOSED]
     pipe = subprocess.PIPE
-    with subprocess.Popen(argv, cwd=world.workspace, env=world.environment, stdin=pipe, stdout=pipe) as run:
+    with Started(argv, cwd=world.workspace, env=world.environment, stdin=pipe, stdout=pipe) as run:
         assert run.stdin is not None and run.stdout is not None
         assert json.loads(run.stdout.readline()) == [["127.0.0.1", same], ["::ffff:127.0.0.1", inside]]
         assert (_said(same), _said(outside)) == ("same!", "other!")
@@ -564,7 +565,7 @@ def test_metadata_in_another_mount_namespace_stays_where_its_path_is_one_of_the_
         (each / "file").write_text("")
         (each / "file").chmod(0o600)
     script = f"mount --bind {other} {world.workspace} && echo ready && exec sleep 1000"
-    with subprocess.Popen(["unshare", "-Urm", "sh", "-c", script], stdout=subprocess.PIPE) as beside:
+    with Started(["unshare", "-Urm", "sh", "-c", script], stdout=subprocess.PIPE) as beside:
         assert beside.stdout is not None and beside.stdout.readline() == b"ready\n"
         path = f"/proc/{beside.pid}/root{world.workspace}/file"
         body = f"""

@@ -20,6 +20,7 @@ import pytest
 from inside_world import PRELUDE, World
 
 from membrane.host import landlock
+from started import Started
 
 pytestmark = [pytest.mark.needs_kernel("landlock"), pytest.mark.needs_kernel("landlock without TCP")]
 
@@ -65,11 +66,26 @@ for stays in (thread, silent, reaper, stopped):
         named(stays.__name__[:6])
         for fd in (0, 1, 2): os.close(fd)
         stays()
-def there(): return {n for n in os.listdir("/proc") if n.isdigit() and said(n)}
-def said(pid):
-    try: return "(" + W["mark"] in open("/proc/%s/stat" % pid).read()
-    except OSError: return False
-while len(there()) < 5: time.sleep(0.01)  # the reaper has a child of its own by then
+def there():  # (name, state, pid, parent) of each
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try: name, _, rest = open("/proc/%s/stat" % pid).read().partition("(")[2].rpartition(") ")
+        except OSError: continue
+        if name.startswith(W["mark"]):
+            yield name[len(W["mark"]):], rest[0], int(pid), int(rest.split()[1])
+def all_as_they_are_to_be():
+    found, own = [*there()], os.getpid()
+    def some(name, test): return any(test(*rest) for word, *rest in found if word == name)
+    reapers = {pid for word, state, pid, parent in found if word == "reaper" and parent == own}
+    return (some("thread", lambda state, pid, parent: state == "Z")
+        and some("silent", lambda state, pid, parent: state == "Z" and parent == own)  # its child is adopted
+        and some("silent", lambda state, pid, parent: state != "Z" and parent != own)
+        and some("reaper", lambda state, pid, parent: state == "Z" and parent in reapers)  # and so is its child's
+        and some("reaper", lambda state, pid, parent: state != "Z" and parent in reapers)
+        and some("stoppe", lambda state, pid, parent: state == "T"))
+until = time.monotonic() + 50
+while not all_as_they_are_to_be():
+    assert time.monotonic() < until, [*there()]
+    time.sleep(0.01)
 print(os.getppid(), flush=True)
 if W["alone"]: time.sleep(1000)
 """
@@ -96,7 +112,7 @@ def test_no_process_outlives_the_run_however_it_is_made(world: World, killed: bo
     argv = [sys.executable, "-m", "membrane", "-q", "--backend", "landlock", "--env", "W", "--"]
     argv += ["/usr/bin/python3", "-c", PRELUDE + STAYS]
     pipe = subprocess.PIPE
-    with subprocess.Popen(argv, cwd=world.workspace, env=world.environment, stdout=pipe, stderr=pipe) as run:
+    with Started(argv, cwd=world.workspace, env=world.environment, stdout=pipe, stderr=pipe) as run:
         assert run.stdout is not None
         keeper = int(run.stdout.readline())
         if killed:
@@ -251,7 +267,7 @@ def test_a_supervisor_that_is_killed_leaves_no_process_no_directory_and_no_reade
     mark = f"{os.getpid()}{world.path.stat().st_ino}"
     script = f'echo "$PPID $TMPDIR"; (setsid sleep 1000{mark} &); exec sleep 2000{mark}'
     argv = [sys.executable, "-m", "membrane", "-q", "--backend", "landlock", "--", "sh", "-c", script]
-    with subprocess.Popen(argv, cwd=world.workspace, env=world.environment, stdout=subprocess.PIPE) as run:
+    with Started(argv, cwd=world.workspace, env=world.environment, stdout=subprocess.PIPE) as run:
         assert run.stdout is not None
         keeper, scratch = run.stdout.readline().decode().split()
         directory, handle = Path(scratch).parent, os.pidfd_open(_parent(int(keeper)))
@@ -271,7 +287,7 @@ def test_a_keeper_that_is_killed_ends_the_run_with_a_sentence_and_the_command(wo
     script = f'echo "$PPID $TMPDIR"; (setsid sleep 4000{mark} &); exec sleep 5000{mark}'
     argv = [sys.executable, "-m", "membrane", "-q", "--backend", "landlock", "--", "sh", "-c", script]
     pipe = subprocess.PIPE
-    with subprocess.Popen(argv, cwd=world.workspace, env=world.environment, stdout=pipe, stderr=pipe) as run:
+    with Started(argv, cwd=world.workspace, env=world.environment, stdout=pipe, stderr=pipe) as run:
         assert run.stdout is not None
         keeper, scratch = run.stdout.readline().decode().split()
         os.kill(int(keeper), signal.SIGKILL)
@@ -287,7 +303,7 @@ def test_what_a_killed_supervisor_warden_and_keeper_leave_is_collected(world: Wo
     subprocess.run(["git", "init", "-q", "."], cwd=world.workspace, env=world.environment, check=True)
     script = 'echo "$PPID $TMPDIR"; exec sleep 1000'
     argv = [sys.executable, "-m", "membrane", "-q", "--backend", "landlock", "--", "sh", "-c", script]
-    with subprocess.Popen(argv, cwd=world.workspace, env=world.environment, stdout=subprocess.PIPE) as run:
+    with Started(argv, cwd=world.workspace, env=world.environment, stdout=subprocess.PIPE) as run:
         assert run.stdout is not None
         keeper, scratch = run.stdout.readline().decode().split()
         handle = os.pidfd_open(int(keeper))

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from started import Started
+
 pytestmark = [
     pytest.mark.needs_kernel("landlock"),
     pytest.mark.needs_kernel("landlock without TCP"),
@@ -401,7 +403,7 @@ print(json.dumps([outcome(lambda: read(name)) for name in ("late.txt", ".env.d/x
     (place.path / ".membrane.yaml").write_text("ignore: [.env.d/]\n")
     argv = [sys.executable, "-m", "membrane", "-q", "--backend", "landlock", "--", "sh", "-c"]
     argv += ["echo ready; exec /usr/bin/python3 -c '" + script.replace("'", '"') + "'"]
-    with subprocess.Popen(
+    with Started(
         argv, cwd=place.path, env=place.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as run:
         assert run.stdin is not None and run.stdout is not None

@@ -35,6 +35,7 @@ from membrane import (
     Sandbox,
 )
 from membrane.api import wire
+from started import Started
 
 CURL = ("curl", "-s", "-m", "30", "-o", "/dev/null", "-w", "%{http_code}")
 
@@ -557,14 +558,14 @@ def test_wrap_is_the_command_for_whoever_spawns_it(make: Maker, workspace: Path)
         done = subprocess.run(words, input=b"in\n", capture_output=True, cwd=workspace, timeout=PATIENCE, check=False)
         assert (done.returncode, done.stdout) == (7, f"got in w\n{workspace}\n".encode()), done.stderr
         script = "trap 'echo told; exit 5' TERM; echo up; while :; do sleep 0.05; done"
-        with subprocess.Popen(sandbox.wrap(["sh", "-c", script]), stdout=subprocess.PIPE, cwd=workspace) as process:
+        with Started(sandbox.wrap(["sh", "-c", script]), stdout=subprocess.PIPE, cwd=workspace) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == b"up\n"
             process.terminate()
             assert process.stdout.read() == b"told\n"
             assert process.wait(PATIENCE) == 5
         # Killed, it takes its command with it.
-        with subprocess.Popen(sandbox.wrap(["sleep", "600"]), cwd=workspace) as process:
+        with Started(sandbox.wrap(["sleep", "600"]), cwd=workspace) as process:
             until(lambda: sandbox.stats().running == 1, "the start of the command")
             process.kill()
             process.wait(PATIENCE)
@@ -667,7 +668,7 @@ CALLER = """
 @pytest.mark.parametrize("moment", [0.0, 0.02, 0.05, 0.1, 0.2, "open", "ran"])
 def test_nothing_stays_when_the_caller_is_killed(make: Maker, workspace: Path, moment: float | str) -> None:
     program = textwrap.dedent(CALLER)
-    with subprocess.Popen(
+    with Started(
         [sys.executable, "-c", program, str(workspace)], env=make.environ, stdout=subprocess.PIPE, text=True
     ) as caller:
         assert caller.stdout is not None
@@ -720,7 +721,7 @@ def test_a_command_that_stops_its_keepers_does_not_outlive_the_caller(
     """It may stop what waits for it, and limit it, but not keep it from being killed."""
     argv = [sys.executable, "-c", HOLDING, str(workspace), str(persistent), CLINGING]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(argv, env=make.environ, text=True, **pipes) as caller:  # type: ignore[call-overload]
+    with Started(argv, env=make.environ, text=True, **pipes) as caller:  # type: ignore[call-overload]
         assert caller.stdout.readline() == "clings\n"
         left = descendants(caller.pid)
         alive = [pid for pid in left if Path(f"/proc/{pid}/cmdline").read_bytes() == b"sleep\x00600\x00"]

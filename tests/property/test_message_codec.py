@@ -81,7 +81,9 @@ PAIRS = {  # fields of the same length
     gateway.Ended: [("kinds", "counts")],
 }
 every_message = pytest.mark.parametrize(("table", "kind"), ROWS, ids=[f"{kind.__name__} {t.name}" for t, kind in ROWS])
-few = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+few = settings(
+    max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None
+)
 
 
 @st.composite

@@ -152,7 +152,9 @@ SEGMENT = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(
     segments=st.lists(SEGMENT, max_size=3), chain=st.one_of(st.none(), st.binary(max_size=200)), packed=st.booleans()
 )

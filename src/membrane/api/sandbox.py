@@ -557,6 +557,7 @@ class AsyncSandbox(AsyncReviewed):
         Raises:
             PolicyError: it needs what the sandbox was not made with: another rule than ``allow`` and ``deny`` differs,
                 or it needs inspection or UDP ports.
+            HostError: the gateway did not confirm it in 30 seconds; until it does, the rules of before may decide.
         """
         policy, _name = named(policy, self.change_set)
         await self._ask_supervisor(lambda number: wire.Update(number, dump(policy.rules)))

@@ -68,6 +68,7 @@ AT_ONCE = 8  # processes that are made ready for jobs at the same time
 MOST_CLIENTS = 1024  # callers of ``wrap`` at once
 OBEY = 1.0  # seconds for a keeper to kill its command
 SYNC = 2.0  # seconds for the tracer and the gateway to send what they hold
+UPDATE = 30.0  # seconds for the gateway to say that it decides by other rules
 _NOT_FILES = ("/dev/", "/proc/", "/sys/")
 _CHANGING = frozenset(("creat", "trunc", "wronly", "rdwr", "append", "tmpfile"))
 
@@ -144,7 +145,8 @@ class Supervisor(Boundary):
         self._lines: list[str] = []
         self._dropped = 0
         self._questions: set[int] = set()
-        self._syncs: dict[int, tuple[set[str], Any, float]] = {}  # number: who has yet to answer, then what, until when
+        # Number: who has yet to answer, then what, until when, and what at that time.
+        self._syncs: dict[int, tuple[set[str], Any, float, Any]] = {}
         self._sync_number = 0
         self._holding = Holding(self)
         self._places: frozenset[str] = frozenset()  # that a keeper makes for each command
@@ -184,7 +186,7 @@ class Supervisor(Boundary):
 
     def _due(self) -> float:
         times = [at for command in self._commands.values() for at in (command.deadline, command.kill_at) if at]
-        times += [until for _who, _then, until in self._syncs.values()]
+        times += [until for _who, _then, until, _late in self._syncs.values()]
         times += [self._holding.due] if self._holding.due else []
         return min(times, default=0.0)
 
@@ -199,10 +201,10 @@ class Supervisor(Boundary):
             if command.kill_at and now >= command.kill_at:
                 command.kill_at = 0.0
                 command.process.kill()
-        for number, (_who, then, until) in list(self._syncs.items()):
+        for number, (_who, _then, until, late) in list(self._syncs.items()):
             if now >= until:
                 del self._syncs[number]
-                then()
+                late()
 
     def _asks(self) -> tuple[float, tuple[str, ...]] | None:
         return (self._ask, KINDS) if self._ask else None
@@ -583,7 +585,7 @@ class Supervisor(Boundary):
         self._send_lines()
 
     def _sync(self, then: Any) -> None:
-        """Call ``then`` when the tracer and the gateway have sent what they hold."""
+        """Call ``then`` when the tracer and the gateway have sent what they hold, or had ``SYNC`` seconds for it."""
         self._sync_number += 1
         who = set()
         if self._tracer is not None and self._tracer.sync(self._sync_number):
@@ -591,9 +593,29 @@ class Supervisor(Boundary):
         if self.gateway.sync(self._sync_number):
             who.add("network")
         if who:
-            self._syncs[self._sync_number] = who, then, time.monotonic() + SYNC
+            self._syncs[self._sync_number] = who, then, time.monotonic() + SYNC, then
         else:
             then()
+
+    def _confirm_update(self, number: int) -> None:
+        """Answer an update when the gateway decides by it: what it has answered so far went by the rules of before."""
+
+        def done() -> None:
+            self._send(self._main, wire.Updated(number))
+
+        def late() -> None:
+            error = HostError(
+                "change the policy of an open sandbox",
+                f"the gateway did not say within {UPDATE:g} s that it decides by the new rules",
+                fix=("close the sandbox: until then those of before may still decide",),
+            )
+            self._send(self._main, wire.NotDone(number, wire.error_as_data(error)))
+
+        self._sync_number += 1
+        if self.gateway.sync(self._sync_number):
+            self._syncs[self._sync_number] = {"network"}, done, time.monotonic() + UPDATE, late
+        else:
+            done()
 
     def _synced(self, number: int, who: str) -> None:
         found = self._syncs.get(number)
@@ -643,7 +665,7 @@ class Supervisor(Boundary):
         except MembraneError as error:
             self._send(self._main, wire.NotDone(update.number, wire.error_as_data(error)))
             return
-        self._sync(lambda: self._send(self._main, wire.Updated(update.number)))
+        self._confirm_update(update.number)
 
     def _stats(self) -> dict[str, Any]:
         log = self.log

@@ -30,7 +30,8 @@ A repository without a ``hooks`` directory, or on a file system without RENAME_E
 The execute bit of such a file may be switched, on the file itself: it means nothing (``tracer.edits`` says who asks).
 
 Bounds: ``LARGEST`` bytes, ``MOST_WAITING`` requests, a deadline for each that the tracer set; after a request that took
-a while, the next one waits ``REST`` times as long, so that the loop of the supervisor stays free.
+a while, the next one waits ``REST`` times as long, so that the loop of the supervisor stays free, and ``LONGEST_REST``
+at most: on a machine that is busy with something else one may take seconds, and the next is not refused for it.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ LARGEST = 64 << 10  # bytes of a configuration
 MOST_WAITING = 16  # requests; the tracer holds as many calls (``tracer.edits``)
 MOST_EDITABLE = 64  # repositories whose configuration can be changed; each costs a descriptor
 REST = 4
+LONGEST_REST = 1.0  # seconds
 MARGIN = 0.5  # seconds before the tracer gives a request up, after which nothing is put in place any more
 GO_ON = -1  # answer: let the kernel decide
 _NO_LINKS = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
@@ -288,7 +290,7 @@ class Editor:
         else:
             return
         now = time.monotonic()
-        self._rest_until = now + REST * (now - begun)
+        self._rest_until = now + min(REST * (now - begun), LONGEST_REST)
 
     def _carry(self, request: _Request, work: Callable[[], bool]) -> None:
         """``work`` answers by true: it is done, false: not yet, or by an exception."""

@@ -20,6 +20,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from started import Started
+
 from . import journal, names
 
 HERE = Path(__file__).parent
@@ -60,7 +62,7 @@ class World:
 
     def popen(self, command: list[str], **options: Any) -> subprocess.Popen[bytes]:
         """Start a command in its own session; the caller waits for it."""
-        return subprocess.Popen(self.argv(command), start_new_session=True, **options)
+        return Started(self.argv(command), start_new_session=True, **options)
 
     def run(
         self,

@@ -14,6 +14,7 @@ import pytest
 from membrane.backend import still
 from membrane.backend.still import Stillness
 from membrane.errors import HostError
+from started import Started
 
 PATIENCE = 60.0
 # Processes that fork, that let each other go on, and that wait in vfork.
@@ -103,7 +104,7 @@ def test_one_that_was_let_go_on_is_noticed(hostile: tuple[subprocess.Popen[bytes
 
 
 def test_what_somebody_else_has_stopped_stays_so() -> None:
-    with subprocess.Popen(["sleep", "1000"]) as process:
+    with Started(["sleep", "1000"]) as process:
         os.kill(process.pid, signal.SIGSTOP)
         os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
         stillness = Stillness((process.pid,), ())

@@ -17,6 +17,7 @@ from membrane.changes.removal import remove_tree
 from membrane.changes.review import opened
 from membrane.changes.store import ChangeSet, ChangeSetError, Checkpoint, Held, InUse, NameTaken, NotThere
 from membrane.errors import HostError
+from started import Started
 
 
 @pytest.fixture
@@ -83,7 +84,7 @@ def test_who_is_killed_leaves_no_lock(state: str, workspace: str) -> None:
         "held = store.begin(*sys.argv[1:4], 'a run', 's')\nprint('held', flush=True)\nsys.stdin.read()\n"
     )
     argv = [sys.executable, "-c", code, state, "one", workspace]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+    with Started(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "held\n"
         assert store.in_use(state, "one") == "a run"
@@ -313,7 +314,7 @@ def test_two_that_make_one_name_get_one_set(state: str, workspace: str, monkeypa
 def test_who_comes_after_one_that_was_killed_waits_for_what_it_ran(
     state: str, workspace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as last:
+    with Started(["cat"], stdin=subprocess.PIPE) as last:
         code = (
             "import os, sys\nfrom membrane.changes import store\n"
             "held = store.begin(*sys.argv[1:4], 'a run', 's')\nheld.keep_until((int(sys.argv[4]), 1 << 22))\n"
@@ -404,7 +405,7 @@ def test_a_checkpoint_beside_a_run(state: str, workspace: str) -> None:
         put(held, "a", "one")
         with pytest.raises(InUse):  # it is not known what runs
             store.beside(state, "one")
-        with subprocess.Popen(["sleep", "1000"]) as process:
+        with Started(["sleep", "1000"]) as process:
             held.keep_until((process.pid,))
             other, processes = store.beside(state, "one")
             assert processes == (process.pid,)

@@ -297,7 +297,9 @@ def test_what_git_obeys_and_what_is_no_text_or_too_long_comes_as_a_whole(
 LINES = st.lists(st.sampled_from([b"a\n", b"b\r\n", b"\xff\n", b"c\n"]), min_size=1, max_size=12)
 
 
-@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(LINES, LINES, st.data())
 def test_any_selection_in_turns_ends_with_the_whole_file(
     tmp_path_factory: pytest.TempPathFactory, old: list[bytes], new: list[bytes], data: st.DataObject

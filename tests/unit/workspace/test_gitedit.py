@@ -338,7 +338,30 @@ def test_requests_are_bounded_and_rest(place: Place, monkeypatch: pytest.MonkeyP
     place.lock.unlink()
     place.editor.step()  # the first: there is nothing to read
     assert place.answers[1:] == [(0, errno.EACCES, "it could not be put in place (openat2: No such file or directory)")]
-    assert 0 < (place.editor.timeout() or 0) < 5
+    assert 0 < (place.editor.timeout() or 0) < gitedit.LONGEST_REST
+
+
+def test_one_that_a_busy_machine_held_up_does_not_make_the_next_one_late(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tracer gives each call five seconds; after a step of two the next one waited for eight."""
+    now, slow = [100.0], [2.0]
+
+    def monotonic() -> float:
+        now[0] += slow[0]
+        return now[0]
+
+    monkeypatch.setattr(gitedit, "time", SimpleNamespace(monotonic=monotonic))
+    place.begin()
+    assert place.end() == (0, "")
+    slow[0] = 0.0
+    place.answers.clear()
+    place.editor.ask(8, str(place.config), now[0] + 5)
+    place.editor.step()
+    assert not place.answers  # it rests
+    now[0] += gitedit.LONGEST_REST
+    place.editor.step()
+    assert place.answers == [(8, errno.EACCES, "it could not be put in place (openat2: No such file or directory)")]
 
 
 def test_the_execute_bit_and_no_other(place: Place) -> None:

@@ -165,9 +165,9 @@ def test_a_repository_with_a_hidden_file_is_worked_in_without_any_option(daemon:
 ATTACKS = """\
 cd {tree}
 set -- -q -p no:cacheprovider -p no:hypothesispytest --basetemp=/home/agent/tests
-python3 -m pytest "$@" tests/kernel/test_inside.py -k '{rows}'
+python3 -m pytest "$@" tests/kernel/test_inside*.py -k '{rows}'
 """
-ROWS = ("no_socket_call", "no_datagram", "an_address_that_changes", "an_exposed_port")
+ROWS = ("no_socket_call", "no_datagram", "an_address_that_changes", "an_exposed_port", "datagrams_of_no_rule")
 
 
 @pytest.mark.parametrize("user", ["1000:1000", "0:0"])

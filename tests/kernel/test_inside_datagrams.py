@@ -218,6 +218,19 @@ print(json.dumps([data[:2] == query[:2], list(source)]))
     assert world.python(body) == [True, ["192.0.2.53", 53]]
 
 
+def test_options_of_a_stand_in_bind_nothing_and_programs_go_on(world: World) -> None:
+    """dig(1) ends with an assertion where SO_REUSEPORT is refused; of a real socket it is."""
+    body = """
+def shared(kind):
+    s = socket.socket(socket.AF_INET, kind); s.setsockopt(1, 15, 1)
+    return [s.getsockopt(1, 15), s.getsockopt(1, 39)]
+print(json.dumps([outcome(lambda: shared(kind)) for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM)]))
+"""
+    found = world.python(body)
+    assert found[0][0] == 0, "nothing has been set"
+    assert found[1] in ("EOPNOTSUPP", "ENOTSUP")
+
+
 def test_no_descriptor_goes_to_the_process_that_carries_datagrams(world: World) -> None:
     """It would close it, and a socket with SO_LINGER is closed when its peer likes."""
     one, two = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -402,7 +402,7 @@ def supervised_program(machine: str, names: str = "", *, datagrams: bool = False
     code += [(_EQUAL, _SOL_SOCKET, "option", ""), (_RETURN, _ALLOW, "", "")]
     labels["option"] = len(code)
     code.append(_load(2)[1])
-    code += [(_EQUAL, option, "EOPNOTSUPP", "") for option in _SHARED_OPTIONS]
+    code += [(_EQUAL, option, "notify", "") for option in _SHARED_OPTIONS]
     code.append((_RETURN, _ALLOW, "", ""))
     for name in ("sendmsg", "sendmmsg"):
         labels[name] = len(code)

@@ -450,7 +450,9 @@ class Sockets:
         if held is not None and held.kind == "udp":
             if call[4] & 0xFFFFFFFF == _SOL_UDP:
                 raise Refused(errno.ENOPROTOOPT)  # a datagram that is cut into many
-            return 0  # glibc gives up asking when IP_RECVERR fails
+            return 0  # glibc gives up asking when IP_RECVERR fails, and dig(1) ends where SO_REUSEPORT does
+        if call[4] & 0xFFFFFFFF == _socket.SOL_SOCKET:
+            raise Refused(errno.EOPNOTSUPP)  # one of those that reach beyond the sandbox
         # By level and name alone, which are not in memory: whatever the descriptor is by then, this is harmless.
         if (call[4] & 0xFFFFFFFF, call[5] & 0xFFFFFFFF) not in _OPTIONS:
             raise Refused(errno.ENOPROTOOPT)

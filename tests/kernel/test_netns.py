@@ -1,4 +1,7 @@
-"""The network namespace as the command sees it: every address leads to our sockets, or is refused at once."""
+"""The network namespace as the command sees it: every address leads to our sockets, or is refused at once.
+
+One file of over 800 lines: one namespace, and what becomes of each kind of packet in it.
+"""
 
 from __future__ import annotations
 

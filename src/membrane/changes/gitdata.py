@@ -19,6 +19,8 @@ that one of them is on is not moved (``gitseats``).  HEAD and the index are thos
 
 Nothing of this is a ``Conflict``: what cannot come is refused with its reason, and the rest comes.
 A repository that the command made is a directory like any other; its objects are checked as well.
+
+One file of over 800 lines: objects, refs and state of a repository are chosen together or not at all.
 """
 
 from __future__ import annotations

@@ -18,6 +18,8 @@ one change that is never put in place, and nothing is known of what is below it.
 
 A hidden name does not exist in the copy.  What the command made there is listed as never to be put in place, and what
 the host has there is neither read nor deleted.
+
+One file of over 800 lines: how a name is opened, and what an open name is, must be said once for layers and workspace.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""changes.apply and changes.transaction: the workspace is wholly as before or wholly as after."""
+"""changes.apply and changes.transaction: the workspace is wholly as before or wholly as after.
+
+One file of over 800 lines: each step of a transaction is met by each way to fail, over the same set.
+"""
 
 from __future__ import annotations
 

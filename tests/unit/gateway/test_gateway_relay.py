@@ -1,6 +1,8 @@
 """The relay with a policy of the test's own: what goes wrong in one connection, and what never comes.
 
 A listener on loopback stands for the sandbox's; the stub policy says where its connections go.
+
+One file of over 800 lines: one stub policy and one listener, and each thing that can go wrong between them.
 """
 
 from __future__ import annotations

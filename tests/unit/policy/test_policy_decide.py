@@ -1,4 +1,7 @@
-"""The decision function: the vectors of the specification and the holes of other tools."""
+"""The decision function: the vectors of the specification and the holes of other tools.
+
+One file of over 800 lines: the vectors of one function, and the holes that it does not have.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Files and options become one policy, or an error with its place."""
+"""Files and options become one policy, or an error with its place.
+
+One file of over 800 lines: each key's right and wrong values, read one beside the other.
+"""
 
 from __future__ import annotations
 

@@ -337,7 +337,7 @@ def test_work_is_at_most_linear_in_input(row: str) -> None:
 def test_the_table_of_bounds_says_what_the_code_has() -> None:
     text = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text()
     table = text.partition("\n## Bounds\n")[2].partition("\n## ")[0]
-    told = re.findall(r"^\| [^|]+ \| `([a-z0-9_.]+)\.([A-Z_]+)` \| ([0-9,]+) \|$", table, re.MULTILINE)
+    told = re.findall(r"^\| [^|]+ \| `([a-z0-9_.]+)\.([A-Z_]+)` \| ([0-9,.]+) \|$", table, re.MULTILINE)
     assert len(told) == table.count("\n| ") - 2 > 20
     for module, name, shown in told:
         bound = getattr(importlib.import_module(f"membrane.{module}"), name)

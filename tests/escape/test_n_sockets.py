@@ -462,7 +462,8 @@ attempt("control", lambda: get("example.com"))
 def test_n45_nothing_listens_on_the_host(net: Net) -> None:
     """No port, no abstract socket: another process of the host has nothing to connect to.
 
-    Except the socket of ``membrane exec``, which only the caller can (tests/e2e/test_exec.py).
+    Except two, which only the caller can: that of ``membrane exec`` (tests/e2e/test_exec.py), and the one at which runs
+    that share a home ask each other (tests/unit/run/test_places.py).
     """
     script = """
 lines = lambda name: [line.split() for line in open("/proc/net/" + name).read().splitlines()[1:]]
@@ -475,10 +476,13 @@ say("unix", sorted(line[-1] for line in lines("unix") if line[3] == "00010000"))
     with net.talking("def answer(line): return get('example.com')") as (_, ask):
         assert ask("go") == "200"
         during = net.control(script)
-        doors = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (net.state / "api").iterdir()}
+        made = [path for name in ("api", "places") for path in (net.state / name).glob("*.sock")]
+        modes = {stat.S_IMODE(path.stat().st_mode) for path in made}
+        above = {stat.S_IMODE(path.parent.stat().st_mode) for path in made}
     new = [place.rpartition("/")[2] for place in set(during["unix"]) - set(before["unix"])]
-    assert doors == dict.fromkeys(new, 0o600)
-    assert during["ports"] == before["ports"] and len(during["unix"]) == len(before["unix"]) + 1
+    assert new == [path.name for path in made] and len(new) == 2
+    assert modes == {0o600} and above == {0o700}
+    assert during["ports"] == before["ports"] and len(during["unix"]) == len(before["unix"]) + 2
 
 
 @pytest.mark.parametrize("variable", ["http_proxy", "ALL_PROXY"])

@@ -5,7 +5,8 @@ Theory of operation
 A request is a list of messages that goes to the kernel in ONE datagram.  The kernel works it off inside
 ``send``; then one answer per message (struct nlmsgerr, netlink(7)) is waiting.  Every answer is read.  The first
 refusal is raised as ``OSError`` and names the message.  For nf_tables the messages stand between a batch begin and
-a batch end: all of them take effect, or none (net/netfilter/nfnetlink.c, ``nfnetlink_rcv_batch``).
+a batch end: all of them take effect, or none (net/netfilter/nfnetlink.c, ``nfnetlink_rcv_batch``).  A refused message
+is answered always, and of the others of a batch only the last one is: a batch may have a thousand.
 
 Rules are built from the virtual machine's own instructions (include/uapi/linux/netfilter/nf_tables.h): load from the
 packet into a register, compare, act.  A comparison that fails ends the rule.
@@ -32,6 +33,8 @@ _NLM_F_REQUEST, _NLM_F_ACK, NLM_F_EXCL, NLM_F_CREATE, NLM_F_APPEND = 0x1, 0x4, 0
 _NLMSG_ERROR = 2
 _NLA_F_NESTED = 0x8000
 _ANSWERS = 1 << 20  # bytes; the kernel takes at most net.core.rmem_max, and doubles it (socket(7))
+_REQUEST = 1 << 19  # bytes; the same with net.core.wmem_max, which is 212,992 unless it was changed
+_SMALL = 1 << 17  # bytes of a request that the default has room for
 _HEADER = struct.Struct("=IHHII")  # struct nlmsghdr
 _ANSWER = struct.Struct("=IHHIIi")  # struct nlmsghdr, then the error of struct nlmsgerr
 _ATTRIBUTE = struct.Struct("=HH")  # struct nlattr
@@ -50,7 +53,7 @@ class Connection:
 
     def __init__(self, protocol: int) -> None:
         self._socket = _socket.socket(_socket.AF_NETLINK, _socket.SOCK_RAW | _socket.SOCK_CLOEXEC, protocol)
-        # One answer per message waits here, each with a socket buffer of its own: 256 of them do not fit the default.
+        # Refusals wait here, each with a socket buffer of its own: 256 of them do not fit the default.
         self._socket.setsockopt(_socket.SOL_SOCKET, _socket.SO_RCVBUF, _ANSWERS)
         # The answers are there when send returns; a kernel that leaves one out must not hang the start.
         self._socket.setsockopt(_socket.SOL_SOCKET, _socket.SO_RCVTIMEO, struct.pack("@ll", 5, 0))
@@ -74,24 +77,31 @@ class Connection:
             OSError: the errno of the first refused message, whose description is in the text.
         """
         parts: list[bytes] = []
-        waiting: dict[int, str] = {}
+        names: dict[int, str] = {}
+        waiting: set[int] = set()
         for sequence, (kind, flags, body, what) in enumerate(messages, 1):
-            parts += (_HEADER.pack(16 + len(body), kind, flags | _NLM_F_REQUEST | _NLM_F_ACK, sequence, 0), body)
-            waiting[sequence] = what
+            if not batch or sequence == len(messages):
+                flags |= _NLM_F_ACK
+                waiting.add(sequence)
+            parts += (_HEADER.pack(16 + len(body), kind, flags | _NLM_F_REQUEST, sequence, 0), body)
+            names[sequence] = what
         if batch:
             # The borders are not acknowledged.  Sequence 0: a refusal of the batch as a whole carries it.
             parts.insert(0, _BATCH_BEGIN)
             parts.append(_BATCH_END)
-        self._socket.send(b"".join(parts))
+        request = b"".join(parts)
+        if len(request) > _SMALL:
+            self._socket.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDBUF, _REQUEST)  # else EMSGSIZE
+        self._socket.send(request)
         refused: OSError | None = None
         while waiting:
             data, offset = self._socket.recv(65536), 0
             while offset + _ANSWER.size <= len(data):
                 length, kind, _flags, sequence, _port, error = _ANSWER.unpack_from(data, offset)
                 if kind == _NLMSG_ERROR:
-                    what = waiting.pop(sequence, "batch")
+                    waiting.discard(sequence)
                     if error and refused is None:
-                        refused = OSError(-error, f"netlink {what}: {os.strerror(-error)}")
+                        refused = OSError(-error, f"netlink {names.get(sequence, 'batch')}: {os.strerror(-error)}")
                     if error and sequence == 0:
                         waiting.clear()  # refused as a whole: no message of it is answered
                 offset += max(_HEADER.size, (length + 3) & ~3)

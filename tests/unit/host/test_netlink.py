@@ -122,6 +122,16 @@ def test_one_datagram_in_which_every_message_asks_for_an_answer() -> None:
     assert len(kernel.sent) == 60
 
 
+def test_of_a_batch_the_last_message_is_answered_and_what_is_refused() -> None:
+    kernel = Kernel(answer(3))
+    transact(kernel, batch=True)
+    assert [struct.unpack_from("=IHHII", kernel.sent, 20 * number)[2] for number in (1, 2, 3)] == [0x401, 0x401, 0x405]
+    with pytest.raises(FileExistsError, match="netlink message 2: File exists"):
+        transact(Kernel(answer(2, errno.EEXIST) + answer(3)), batch=True)
+    with pytest.raises(PermissionError, match="netlink batch"):
+        transact(Kernel(answer(0, errno.EPERM) + answer(3)), batch=True)
+
+
 def test_a_batch_has_its_borders() -> None:
     kernel = Kernel(answer(1))
     transact(kernel, 1, batch=True)

@@ -410,6 +410,8 @@ def test_F53_a_link_that_the_command_puts_where_an_address_leads_is_gone_at_the_
     (box.workspace / "real").mkdir()
     (box.workspace / "mine").symlink_to("real")
     outside.git("remote", "add", "mine", "mine/x.git", check=True)
+    outside.git("config", "extensions.worktreeConfig", "true", check=True)
+    outside.git("config", "--worktree", "remote.apart.url", "./apart", check=True)  # in a file of its own
     box.attack("say('up', 1)")
     (home,) = (box.state / "homes").iterdir()
     script = (
@@ -424,12 +426,13 @@ os.mkdir("o.git")
 say("another", git("remote", "add", "other", "./o.git"))
 os.rmdir("o.git")
 attempt("other", lambda: os.symlink(host + "/evil.git", "o.git"))
+attempt("apart", lambda: os.symlink(host + "/o.git", "apart"))
 os.rename(evil, os.environ["HOME"] + "/o.git")
 """
     )
     found = box.attack(script)
-    assert found == {"set": 0, "link": "ok", "another": 0, "other": "ok"}
-    assert not os.path.lexists(box.workspace / "a") and not os.path.lexists(box.workspace / "o.git")
+    assert found == {"set": 0, "link": "ok", "another": 0, "other": "ok", "apart": "ok"}
+    assert not any(os.path.lexists(box.workspace / name) for name in ("a", "o.git", "apart"))
     assert os.path.lexists(box.workspace / "mine"), "what was there before is the caller's"
     assert not outside.ran(*push)
     (box.workspace / "a").symlink_to(home)  # the control

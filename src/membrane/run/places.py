@@ -203,7 +203,6 @@ class Places:
         make_private(self._directory)
         flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
-            self._listening = listen(f"{path}.sock", _BACKLOG)
             while True:
                 self._record = os.open(path, flags, 0o600)
                 fcntl.flock(self._record, fcntl.LOCK_EX)
@@ -211,6 +210,8 @@ class Places:
                     break
                 os.close(self._record)  # another run found it between its creation and our lock
                 self._record = -1
+            # Not before: who takes the record for a dead one's removes the socket with it.
+            self._listening = listen(f"{path}.sock", _BACKLOG)
             stores = tuple(store for store, _target in self._stores)
             write_all(self._record, marshal.dumps((_FORMAT, stores, places)))
         except OSError as error:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 _KEYS = frozenset({"url", "pushurl", "remote", "pushremote", "pushdefault", "defaultremote"})
-_SUFFIXES = ("", ".git", "/.git")  # with which git looks for a repository as well
+_SUFFIXES = ("", ".git", "/.git", ".git/.git")  # with which git looks for a repository as well
 _MOST_PARTS = 128  # components of a path that is looked at
 _MOST_BASES = 16  # directories from which a relative one is looked at
 MOST_LOCAL = 256  # different addresses of this machine, and names of remotes, in one configuration

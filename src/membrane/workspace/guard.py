@@ -111,7 +111,9 @@ class Guard(Holder, Watching):
         self.places = places or Holder.places
         # Configuration of the start; and the clock of ctime(inode(7)), by which a link is one of this session.
         self._configs = [
-            hit.path for hit in result.hits if hit.effect == "protect" and hit.path.rpartition("/")[2] == "config"
+            hit.path
+            for hit in result.hits
+            if hit.effect == "protect" and hit.path.rpartition("/")[2] in ("config", "config.worktree")
         ]
         self._began = time.clock_gettime(_REALTIME_COARSE)
         self._prefix = root.rstrip("/") + "/"

@@ -317,6 +317,28 @@ def test_records_of_dead_runs_are_removed(runs: Runs) -> None:
     assert sorted(os.listdir(directory)) == ["a", "a.sock"]
 
 
+def test_a_record_that_is_taken_for_a_dead_ones_is_made_again(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another run looks between the creation of a record and its lock: the socket must be there afterwards."""
+    looks = list[list[str]]()
+
+    class Locks:
+        LOCK_EX, LOCK_SH, LOCK_NB = fcntl.LOCK_EX, fcntl.LOCK_SH, fcntl.LOCK_NB
+
+        @staticmethod
+        def flock(fd: int, how: int) -> None:
+            if how == fcntl.LOCK_EX and not looks:
+                looks.append(os.listdir(runs.state / "places"))
+                assert not list(places._others(f"{runs.state}/places", "b"))
+                looks.append(os.listdir(runs.state / "places"))
+            fcntl.flock(fd, how)
+
+    monkeypatch.setattr(places, "fcntl", Locks)
+    first = runs.begin("a", f"{HOME}/x/one")
+    assert "a" in looks[0] and looks[1] == [], "it was removed"
+    runs.begin("b", f"{HOME}/y/two")
+    assert f"{HOME}/y/two" in first.cell.there
+
+
 def test_a_record_of_another_version_stops_the_run(runs: Runs) -> None:
     directory = runs.state / "places"
     directory.mkdir(mode=0o700)

@@ -32,6 +32,8 @@ def places(tmp_path: Path) -> Trees:
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "work/link").symlink_to("../state/homes/w")
     (tmp_path / "work/other.git").symlink_to("../state/homes/w")
+    (tmp_path / "work/bare.git").mkdir()
+    (tmp_path / "work/bare.git/.git").symlink_to("../../state/homes/w")  # path.c, enter_repo
     return Trees((str(tmp_path / "work"),), (str(tmp_path / "state"),))
 
 
@@ -39,8 +41,8 @@ def places(tmp_path: Path) -> Trees:
     "address",
     [
         "{top}/state/homes/w/e.git", "file://{top}/state/homes/w", "//{top}//state/./homes/w", "../state/homes/w/e.git",
-        "o.git/../../state/homes/w", "file://{top}/%73tate", "link", "./link/e.git", "other", "{top}/work/link/e.git",
-        "link/../o.git", "sub/../link", "{top}/work/../state", "a/" * 200,
+        "o.git/../../state/homes/w", "file://{top}/%73tate", "link", "./link/e.git", "other", "bare",
+        "{top}/work/link/e.git", "link/../o.git", "sub/../link", "{top}/work/../state", "a/" * 200,
     ],
 )  # fmt: skip
 def test_one_that_leads_to_hooks_of_the_command_is_refused(places: Trees, tmp_path: Path, address: str) -> None:

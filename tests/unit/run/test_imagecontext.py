@@ -33,7 +33,8 @@ WHOLE = None
         ("COPY src/*/x.py src/?.py /to", ["src", "src/?.py"]),
         ("COPY --chown=1:1 --chmod=755 --link a /to", ["a"]),
         ("COPY --from=build a /to\nCOPY --chown=1 --from=0 b /to", []),
-        ("ADD https://a.example/x git@b.example:y z /to", ["z"]),
+        ("ADD https://a.example/x git@b.example:y z /to", ["https:/a.example/x", "git@b.example:y", "z"]),
+        ("ADD own://x /to", ["own:/x"]),  # no address to docker
         ("CO\\\nPY \\\n# about it\n\n  a \\\n /to", ["a"]),
         ("COPY a /to\r\nCOPY b /to\r\n", ["a", "b"]),
         ("# syntax=docker/dockerfile:1\nCOPY a /to", ["a"]),
@@ -58,6 +59,9 @@ WHOLE = None
         ("RUN <<E\nCOPY x y\nE\n", WHOLE),
         ("# escape=`\nRUN x `\nCOPY a b", WHOLE),
         ("# syntax=example.com/other\nFROM a", WHOLE),
+        ("# syntax=example.com/docker/dockerfile\nFROM a", WHOLE),
+        ("# syntax = docker.io/docker/dockerfile:1@sha256:0\nCOPY a /to", ["a"]),
+        ("\ufeff# escape=`\nFROM x\nCOPY a `\n b /to", WHOLE),
         ("RUN echo \\\\\nCOPY a /to", WHOLE),  # no continuation elsewhere
         ("COPY a\u00a0b /to", WHOLE),
         ("RUN x\x0cCOPY a /to", WHOLE),

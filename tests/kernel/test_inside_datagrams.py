@@ -130,7 +130,13 @@ def waited_for():  # poll(2) tells of an answer
     s = new(); s.sendto(b"m", one); s.setblocking(False)
     import select
     return [select.select([s], [], [], 60)[0] == [s], s.recvfrom(9)[0].decode()]
+def of_errors():  # a datagram that waits is no error (recvmsg(2), MSG_ERRQUEUE)
+    s = new(); s.sendto(b"n", one)
+    import select
+    select.select([s], [], [], 60)
+    return [outcome(lambda: s.recvmsg(9, 99, 0x2000)), s.recvfrom(9)[0].decode()]
 calls = (connected, written, addressed, passed_over, messages, many, mapped, another, empty, waited_for, asked, large)
+calls += (of_errors,)
 print(json.dumps({each.__name__: outcome(each) for each in calls}))
 """
 )
@@ -140,6 +146,7 @@ def test_datagrams_to_a_peer_of_a_rule_go_by_every_call(world: World, peers: tup
     options = [f"--allow=host.internal:{each.port}/udp" for each in peers]
     found = world.python(CALLS, options=options)
     assert found == {
+        "of_errors": ["EAGAIN", "one:n"],
         "connected": ["one:a", True],
         "written": "one:b",
         "addressed": [["one:c", True], ["two:c", True], "ENOTCONN"],

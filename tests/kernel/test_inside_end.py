@@ -196,7 +196,10 @@ time.sleep(1000)
 """
 
 
-@pytest.mark.parametrize("killed", ["keeper", "warden", "supervisor", "keeper supervisor", "warden supervisor"])
+ORDERS = ["keeper", "warden", "supervisor", "keeper supervisor", "warden supervisor", "warden keeper", "keeper warden"]
+
+
+@pytest.mark.parametrize("killed", ORDERS)
 def test_chains_without_an_end_are_ended_whichever_of_our_processes_is_killed(world: World, killed: str) -> None:
     """None of them, not one that has ended, is left, and no directory."""
     if landlock.abi() < 6:

@@ -7,7 +7,12 @@ descendant.  From Landlock ABI 6 on it is in a domain of its own: its signals re
 else, so one kill(2) of -1 ends all of that at one moment, however fast it forks.  On older kernels ``end_all`` walks,
 kills by pidfd and reaps until the kernel says that there is no child.
 
-Sources: proc_pid_stat(5), kernel/signal.c (kill_something_info), kernel/fork.c (copy_process), wait(2).
+A walk over all processes takes milliseconds.  A chain of processes, each of which forks the next one and ends, is
+another one by then; but each in its turn becomes our child.  So where no signal reaches all, those that became it last
+are killed first, one look after another (``_catch``).
+
+Sources: proc_pid_stat(5), proc_tid_children(5), kernel/signal.c (kill_something_info), kernel/fork.c (copy_process),
+kernel/exit.c (reparent_leader), wait(2).
 """
 
 from __future__ import annotations
@@ -32,6 +37,8 @@ AT_ONCE = 4096  # names of a directory that are looked at together
 END_ROUNDS = 2000  # walks over the processes at most, until none is left
 MOST_STOPPED = 8192  # processes that are held before they are killed
 DYING = 0.1  # seconds of one of them for the first of those that were killed to end
+CATCHES = 200  # looks at our newest children between two walks at most
+NEWEST = 8  # children of each of our threads that one look takes
 _WALL = 0x40000000  # wait(2), __WALL: children that were made without SIGCHLD as well
 
 
@@ -104,8 +111,39 @@ def end_all(apart: bool) -> bool:
                 os.kill(-1, SIGKILL)
             except (ProcessLookupError, PermissionError):
                 pass  # what is left has ended, and is reaped next
+        else:
+            _catch(0)
         walk.kill(below(os.getpid()))
     return False
+
+
+def _catch(filters: int) -> None:
+    """Kill and reap children of this process with so many filters at least, the newest first, until a look finds none
+    among its ``NEWEST``."""
+    me = os.getpid()
+    for _look in range(CATCHES):
+        found = [pid for pid in _newest() if _filters(pid) >= filters]
+        for pid in found:
+            if (handle := _signalled(pid, me, SIGKILL)) >= 0:
+                os.close(handle)
+            try:
+                os.waitpid(pid, os.WNOHANG | _WALL)
+            except ChildProcessError:
+                pass  # it is reaped
+        if not found:
+            return
+
+
+def _newest() -> list[int]:
+    """The children that this process got last, those first; none on a kernel without CONFIG_PROC_CHILDREN."""
+    out = []
+    for thread in _threads("self"):
+        try:
+            with open(f"/proc/self/task/{thread}/children", "rb") as file:
+                out += [int(pid) for pid in file.read().split()[: -NEWEST - 1 : -1]]
+        except OSError:
+            continue
+    return out
 
 
 class _Walks:
@@ -221,6 +259,7 @@ def end_orphans(session: int) -> bool:
             return True
     own, quiet, walk = _filters("self") + FILTERS, 0, _Walks()
     for _round in range(END_ROUNDS):
+        _catch(own)
         tops = [pid for pid in _children() if _filters(pid) >= own]
         for pid in tops:
             try:

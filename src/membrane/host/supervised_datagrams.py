@@ -46,7 +46,7 @@ AT_ONCE = 16  # messages of sendmmsg(2), and answers that are read before other 
 _MOST_PIECES = 1024  # UIO_MAXIOV, <linux/uio.h>
 _DNS = 53
 _SO_PASSRIGHTS = 83  # asm-generic/socket.h
-_MSG_PEEK, _MSG_TRUNC, _MSG_DONTWAIT = 0x2, 0x20, 0x40
+_MSG_PEEK, _MSG_TRUNC, _MSG_DONTWAIT, _MSG_ERRQUEUE = 0x2, 0x20, 0x40, 0x2000
 _IN = select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR
 _ENDED = select.EPOLLHUP | select.EPOLLRDHUP
 _HEADER = struct.Struct("=QIIQQQQiI")  # struct msghdr; struct mmsghdr has 8 bytes more
@@ -264,6 +264,8 @@ class Datagrams:
 
     def _receive(self, call: Call, flags: int, put: Put) -> int | None:
         stand_in = self._find(call)
+        if stand_in is not None and flags & _MSG_ERRQUEUE:
+            raise Refused(errno.EAGAIN)  # no error comes here, and a datagram is none
         return None if stand_in is None else self._take(stand_in, call, flags, put)
 
     def _take(self, stand_in: StandIn, call: Call, flags: int, put: Put) -> int:

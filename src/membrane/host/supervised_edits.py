@@ -70,14 +70,17 @@ class Edits:
             return why
         name = b"%s.%s.lock" % (target.name, os.urandom(8).hex().encode())
         made = self._write(target.parent, name, new, stat.S_IMODE(before.st_mode) & 0o777)
+        carried = False
         try:
-            if not _same(target, before):
+            if _same(target, before):
+                os.rename(name, target.name, src_dir_fd=target.parent, dst_dir_fd=target.parent)
+                carried = True
+        finally:
+            if not carried:
+                os.close(made)
                 os.unlink(name, dir_fd=target.parent)
-                return "it was changed meanwhile"
-            os.rename(name, target.name, src_dir_fd=target.parent, dst_dir_fd=target.parent)
-        except BaseException:
-            os.close(made)
-            raise
+        if not carried:
+            return "it was changed meanwhile"
         if (last := self.put.get(target.path)) is not None:
             os.close(last)
         self.put[target.path] = made

@@ -34,6 +34,7 @@ MOST_DEPTH = 64
 _LARGEST = 1 << 20  # bytes of a Dockerfile, and of a list of what is left out
 _CHUNK = 1 << 20
 _PLAIN_FLAGS = ("--chown=", "--chmod=", "--link", "--checksum=", "--keep-git-dir")  # they choose no files
+_FRONTENDS = ("docker/dockerfile", "docker.io/docker/dockerfile", "docker/dockerfile-upstream")
 _OTHER_MOUNTS = ("type=cache", "type=tmpfs", "type=secret", "type=ssh")
 _BELOW = sc.RESOLVE_BENEATH | sc.RESOLVE_NO_SYMLINKS
 
@@ -72,14 +73,15 @@ def copied(text: str) -> list[str] | None:
 
 def _lines(text: str) -> list[str]:
     """The instructions, each in one line."""
-    if "<<" in text:
+    if "<<" in text or "\ufeff" in text:  # before the first word some engines leave a byte order mark out
         raise _Whole
     out, pending = [], ""
     for row in text.split("\n"):  # not splitlines(), which knows further ends
         line = row.strip()
         if line.startswith("#"):
             said = line[1:].strip().lower()
-            if said.startswith("escape") or (said.startswith("syntax") and "docker/dockerfile" not in said):
+            frontend = said.partition("=")[2].strip().partition(":")[0].partition("@")[0]
+            if said.startswith("escape") or (said.startswith("syntax") and frontend not in _FRONTENDS):
                 raise _Whole
             continue
         if not line:
@@ -123,9 +125,7 @@ def _taken(line: str) -> list[str]:
         raise _Whole
     if len(words) < 2 or any(character in word for word in words[:-1] for character in "$\\["):
         raise _Whole
-    if keyword.upper() == "ADD":
-        words = [word for word in words[:-1] if "://" not in word and not word.startswith("git@")] + words[-1:]
-    return [_name(word) for word in words[:-1]]
+    return [_name(word) for word in words[:-1]]  # an address is a name that is not there: engines differ in what is one
 
 
 def _name(word: str) -> str:

@@ -188,6 +188,8 @@ def pull(
                 archive = f"{place}/.build-{secrets.token_hex(8)}"
                 try:
                     imagebuild.build(rest, platform, archive, meter.show, say)
+                    if stamp_of(reference) != stamp:  # by a command: what was built may be of neither content
+                        content = ""
                     found = imagefiles.read_archive(archive, f"{place}/layers", platform, step, zstd)
                 finally:
                     if os.path.lexists(archive):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -71,3 +73,32 @@ def test_names_that_come_faster_than_they_go_end_it(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(os, "unlink", one_more)
     monkeypatch.setattr(ending, "REMOVE", 0.05)
     assert not ending.remove(str(tmp_path / "own")) and made[0] > 0
+
+
+CHAIN = """
+import os, sys
+from membrane.host import ending, syscalls
+syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
+ready, begun = os.pipe()
+if os.fork() == 0:
+    while True:  # each is another process, of a session of its own
+        if os.fork():
+            os._exit(0)
+        os.setsid()
+        os.write(begun, b"x")
+os.close(begun)
+os.read(ready, 1)
+ending._catch(99)  # the control: it has fewer filters
+os.read(ready, 1 << 16)
+os.read(ready, 1)
+ending.END_ROUNDS = 20  # walks alone take many more
+ended = ending.end_all(False)
+while os.read(ready, 1 << 16):  # the end: no process has the pipe
+    pass
+print(ended)
+"""
+
+
+def test_a_chain_of_processes_is_ended_without_a_signal_to_all() -> None:
+    done = subprocess.run([sys.executable, "-c", CHAIN], capture_output=True, text=True, timeout=100, check=False)
+    assert (done.stdout, done.returncode) == ("True\n", 0), done

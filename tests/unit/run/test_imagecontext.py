@@ -33,7 +33,8 @@ WHOLE = None
         ("COPY src/*/x.py src/?.py /to", ["src", "src/?.py"]),
         ("COPY --chown=1:1 --chmod=755 --link a /to", ["a"]),
         ("COPY --from=build a /to\nCOPY --chown=1 --from=0 b /to", []),
-        ("ADD https://a.example/x git@b.example:y z /to", ["z"]),
+        ("ADD https://a.example/x git@b.example:y z /to", ["https:/a.example/x", "git@b.example:y", "z"]),
+        ("ADD own://x /to", ["own:/x"]),  # no address to docker
         ("CO\\\nPY \\\n# about it\n\n  a \\\n /to", ["a"]),
         ("COPY a /to\r\nCOPY b /to\r\n", ["a", "b"]),
         ("# syntax=docker/dockerfile:1\nCOPY a /to", ["a"]),
@@ -58,6 +59,9 @@ WHOLE = None
         ("RUN <<E\nCOPY x y\nE\n", WHOLE),
         ("# escape=`\nRUN x `\nCOPY a b", WHOLE),
         ("# syntax=example.com/other\nFROM a", WHOLE),
+        ("# syntax=example.com/docker/dockerfile\nFROM a", WHOLE),
+        ("# syntax = docker.io/docker/dockerfile:1@sha256:0\nCOPY a /to", ["a"]),
+        ("\ufeff# escape=`\nFROM x\nCOPY a `\n b /to", WHOLE),
         ("RUN echo \\\\\nCOPY a /to", WHOLE),  # no continuation elsewhere
         ("COPY a\u00a0b /to", WHOLE),
         ("RUN x\x0cCOPY a /to", WHOLE),
@@ -195,8 +199,15 @@ def test_it_is_built_again_when_what_it_copies_has_changed(
     reference = f"dockerfile:{path}"
     built: list[str] = []
 
+    meanwhile = [""]
+
     def build(_path: str, _platform: str, made: str, *_more: object) -> None:
+        before = (context / "a").read_text()
+        if meanwhile[0]:
+            (context / "a").write_text(meanwhile[0])
         built.append((context / "a").read_text())
+        if meanwhile[0]:
+            (context / "a").write_text(before)
         archive(image(tmp_path / f"image{len(built)}", layer(("a", built[-1].encode()))), Path(made))
 
     monkeypatch.setattr(imagebuild, "build", build)
@@ -219,6 +230,12 @@ def test_it_is_built_again_when_what_it_copies_has_changed(
     assert held() == ("new", 2) and images.find(state, reference) is not None  # and its files are not read again
     assert imagestore.pull(state, reference).digest and len(built) == 3  # asked for
     assert not any("every start" in line for line in lines)
+    # A command changes what is copied while it is built, and back: the image is not taken for one of what is there.
+    meanwhile[0] = "evil"
+    assert imagestore.pull(state, reference).digest and built[3:] == ["evil"]
+    meanwhile[0] = ""
+    assert held() == ("new", 5) and held() == ("new", 5)
+    del built[3:]
     monkeypatch.setattr(imagecontext, "MOST_NAMES", 2)
     assert held() == ("new", 4) and held() == ("new", 5)
     assert "every start" in lines[-2], lines

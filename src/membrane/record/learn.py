@@ -4,9 +4,11 @@ Theory of operation
 -------------------
 Pure: events in, YAML out.  What was reached and what was refused for want of a rule both become entries; what a rule
 refused by name, a floor (metadata and private addresses, malformed names and requests) or a limit does not, and is
-counted in a comment instead.  One entry per destination; where requests were seen it has their methods and paths, and
-a path component that looks like an id, a number or a token becomes ``*``: a policy is kept in repositories, so nothing
-that could be a secret goes into it.  Queries and arguments are never looked at.
+counted in a comment instead; nor does a private address that was tried as itself, for which there is no floor: who
+wrote what the command read may want the network around the machine to be opened.  One entry per destination; where
+requests were seen it has their methods and paths, and a path component that looks like an id, a number or a token
+becomes ``*``: a policy is kept in repositories, so nothing that could be a secret goes into it.  Queries and arguments
+are never looked at.
 
 Files in the workspace need no rule.  A path outside it becomes a read-only mount only where it is no person's own:
 what is in a home directory, or is named like something with secrets in it, is counted and not named.
@@ -22,7 +24,7 @@ from typing import Any
 
 from .. import events as ev
 from ..escaping import visible
-from ..policy.hosts import canonical_host, parse_address
+from ..policy.hosts import address_class, canonical_host, judged_forms, parse_address
 from ..policy.model import Malformed
 from ..policy.reasons import REASONS
 from .query import DENIED_RESULTS, MOST
@@ -193,6 +195,8 @@ class Learner:
             if found is not None:
                 found.refused += count
                 found.add(by)
+        elif access.kind == "Connect" and not access.host and _is_private(access.address):
+            self._leave_out("refused private addresses", count)
         elif access.kind == "Connect":
             found = self._connect(by, access.host or access.address, access.port, access.protocol)
             if found is not None:
@@ -290,6 +294,14 @@ class Learner:
                 continue
             out.append(f"  - {quoted(_at(host, port, protocol))} # {count} times{who}")
         return out
+
+
+def _is_private(address: str) -> bool:
+    try:
+        forms = judged_forms(*parse_address(address))
+    except Malformed:
+        return False  # it is left out as that
+    return any(address_class(*form) in ("private", "link-local", "metadata") for form in forms)
 
 
 def _at(host: str, port: int, protocol: str = "tcp") -> str:

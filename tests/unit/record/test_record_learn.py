@@ -205,6 +205,19 @@ def test_a_decision_or_a_floor_is_not_unlearned() -> None:
     assert text.count("# Left out: refused as") == 4
 
 
+def test_a_private_address_is_for_a_person_to_open() -> None:
+    literal = ("10.0.0.1", "192.168.1.1", "100.64.0.1", "fd00::1", "fe80::1", "::ffff:10.0.0.1", "64:ff9b::a00:1")
+    tried = [("93.184.216.34", "tcp"), *((address, protocol) for address in literal for protocol in ("tcp", "udp"))]
+    text, policy = learned(
+        *(
+            denied("address not allowed", kind="Connect", host="", address=address, port=443, protocol=protocol)
+            for address, protocol in tried
+        )
+    )
+    assert "# Left out: refused private addresses (14 times)." in text
+    assert [rule.text for rule in policy.allow] == ["93.184.216.34:443"], "the control"
+
+
 def test_several_runs_are_one_policy_and_ids_do_not_mix() -> None:
     first = [opened(1, "a.example", 443, "h2"), request(1, "GET", "/x", "a.example"), closed(1)]
     second = [opened(1, "b.example", 22, "tcp"), closed(1)]

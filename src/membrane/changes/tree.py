@@ -557,7 +557,10 @@ class Copy:
                 out.append(Change(path, "type", before, there, layer, content=True, never=never))
             else:
                 assert before is not None
-                names = self._attributes(layer, path)
+                try:
+                    names = self._attributes(layer, path)
+                except PermissionError:
+                    names = ()  # the workspace's is closed to the caller; they are never put in place
                 if before.mode != there.mode or names:
                     kind = "mode" if before.mode != there.mode else "attributes"
                     if kind == "attributes":

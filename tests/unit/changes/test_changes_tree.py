@@ -202,6 +202,22 @@ def test_what_the_command_closed_for_its_owner_is_read_and_stays_closed(made: Wo
     (made.layer / "closed/in").chmod(0o700)
 
 
+@pytest.mark.parametrize("mode", [0o300, 0])
+def test_a_directory_that_the_host_keeps_closed_hides_no_other_change(made: Workspace, mode: int) -> None:
+    (made.base / "shut").mkdir()
+    (made.base / "shut/file").write_text("before")
+    made.write("shut/file", "after")
+    made.write("other", "x")
+    (made.base / "shut").chmod(mode)
+    try:
+        found = {change.path: change for change in made.changes()}
+    finally:
+        (made.base / "shut").chmod(0o700)
+    assert {"other", "shut/file"} <= set(found) <= {"other", "shut", "shut/file"}
+    seen = found["shut/file"]
+    assert (seen.kind, bool(seen.never)) == (("changed", False) if os.geteuid() == 0 else ("added", True))
+
+
 def test_more_than_the_bound_is_refused(made: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree_module, "MOST_CHANGES", 20)
     for number in range(20):

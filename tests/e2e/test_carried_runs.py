@@ -447,7 +447,8 @@ def test_claude_code(own: Home) -> None:
     (own.home / ".ssh" / "id_rsa").write_text("PRIVATE KEY")
     program = Path(shutil.which("claude") or "").resolve()
     serve = [sys.executable, "-c", MODEL, GATEWAY]
-    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    above = Path(__file__).parent
+    environ = {**os.environ, "PYTHONPATH": f"{above}:{above.parent}"}
     with Started(own.engine.beside(*serve), stdout=subprocess.PIPE, text=True, env=environ) as model:
         try:
             assert model.stdout is not None

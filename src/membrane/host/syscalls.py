@@ -240,16 +240,26 @@ def move_mount(fd: int, target: str | bytes, *, dirfd: int = AT_FDCWD, follow: b
     _check(_syscall(_MOVE_MOUNT, fd, b"", dirfd, _bytes(target), flags), "move_mount", target)
 
 
+_MOST_TRIES = 256
 _hows: dict[tuple[int, int, int], bytes] = {}  # a handful: the arguments are ours, never a file's
 
 
 def openat2(dirfd: int, path: str | bytes, flags: int, mode: int = 0, resolve: int = 0) -> int:
-    """openat2(2); O_CLOEXEC is always set."""
+    """openat2(2); O_CLOEXEC is always set.
+
+    Below a directory that is not to be left the kernel does not follow ".." (of a link as well) while anything is
+    renamed or mounted, anywhere: EAGAIN, to be tried again.  Who renames without an end gets that error in the end.
+    """
     key = flags, mode, resolve
     how = _hows.get(key)
     if how is None:
         how = _hows[key] = struct.pack("=3Q", flags | os.O_CLOEXEC, mode, resolve)  # struct open_how
-    return _check(_syscall(_OPENAT2, dirfd, _bytes(path), how, 24), "openat2", path)
+    name, value = _bytes(path), -1
+    for _try in range(_MOST_TRIES if resolve & (RESOLVE_BENEATH | RESOLVE_IN_ROOT) else 1):
+        value = _syscall(_OPENAT2, dirfd, name, how, 24)
+        if value >= 0 or ctypes.get_errno() != errno.EAGAIN:
+            break
+    return _check(value, "openat2", path)
 
 
 def syncfs(fd: int) -> None:

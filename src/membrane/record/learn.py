@@ -4,11 +4,11 @@ Theory of operation
 -------------------
 Pure: events in, YAML out.  What was reached and what was refused for want of a rule both become entries; what a rule
 refused by name, a floor (metadata and private addresses, malformed names and requests) or a limit does not, and is
-counted in a comment instead; nor does a private address that was tried as itself, for which there is no floor: who
-wrote what the command read may want the network around the machine to be opened.  One entry per destination; where
-requests were seen it has their methods and paths, and a path component that looks like an id, a number or a token
-becomes ``*``: a policy is kept in repositories, so nothing that could be a secret goes into it.  Queries and arguments
-are never looked at.
+counted in a comment instead.  A private address that was tried as itself, for which there is no floor, is named in one:
+who wrote what the command read may want the network around the machine to be opened, and a person decides that.  One
+entry per destination; where requests were seen it has their methods and paths, and a path component that looks like an
+id, a number or a token becomes ``*``: a policy is kept in repositories, so nothing that could be a secret goes into it.
+Queries and arguments are never looked at.
 
 Files in the workspace need no rule.  A path outside it becomes a read-only mount only where it is no person's own:
 what is in a home directory, or is named like something with secrets in it, is counted and not named.
@@ -95,6 +95,7 @@ class Learner:
         self._hosts: dict[str, _Destination] = {}
         self._paths: dict[str, list[Any]] = {}  # path: [how often, write, by]
         self._sockets: dict[str, list[Any]] = {}
+        self._private: dict[str, _Destination] = {}  # ADDRESS:PORT as a rule has it
         self._left_out: dict[str, int] = {}
         self._connections: dict[int, tuple[str, int, str]] = {}
         self._requests_of: set[int] = set()
@@ -172,6 +173,15 @@ class Learner:
                 self._requests_of.add(event.id)
             self._request(by, event, 1)
 
+    def _connect_private(self, by: str, access: Asked, count: int) -> None:
+        where = _at(access.address, access.port, access.protocol)
+        if where not in self._private and len(self._private) >= MOST:
+            self._leave_out("further private addresses", count)
+            return
+        found = self._private.setdefault(where, _Destination())
+        found.refused += count
+        found.add(by)
+
     def _request(self, by: str, request: ev.RequestSeen | Asked, count: int) -> None:
         found = self._host(request.host)
         method, path, port, scheme = request.method, path_pattern(request.path), request.port, request.scheme
@@ -196,7 +206,7 @@ class Learner:
                 found.refused += count
                 found.add(by)
         elif access.kind == "Connect" and not access.host and _is_private(access.address):
-            self._leave_out("refused private addresses", count)
+            self._connect_private(by, access, count)
         elif access.kind == "Connect":
             found = self._connect(by, access.host or access.address, access.port, access.protocol)
             if found is not None:
@@ -242,6 +252,10 @@ class Learner:
         ]
         for why, count in sorted(self._left_out.items()):
             lines.append(f"# Left out: {visible(why)} ({count} times).")
+        for where, found in sorted(self._private.items()):
+            tried = f"{found.refused} times{self._who(found)}"
+            lines.append(f"# Not opened, as it is a private address: {quoted(where)} ({tried}).")
+        comments = len(lines)
         entries = []
         for host, found in sorted(self._hosts.items()):
             entries += self._entries(host, found)
@@ -255,7 +269,7 @@ class Learner:
             for path, row in sorted(self._paths.items()):
                 tried = "; it tried to write: mode: rw" if row[1] else ""
                 lines.append(f"  - {{path: {quoted(path)}, mode: ro}} # {row[0]} times{tried}")
-        if len(lines) == 1 + len(self._left_out):
+        if len(lines) == comments:
             lines.append("# Nothing was tried that needs a rule.\n{}")
         return "\n".join(lines) + "\n"
 

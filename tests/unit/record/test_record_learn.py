@@ -214,7 +214,8 @@ def test_a_private_address_is_for_a_person_to_open() -> None:
             for address, protocol in tried
         )
     )
-    assert "# Left out: refused private addresses (14 times)." in text
+    assert text.count("# Not opened, as it is a private address: ") == 14
+    assert '"10.0.0.1:443" (1 times' in text and '"[fd00::1]:443/udp" (1 times' in text
     assert [rule.text for rule in policy.allow] == ["93.184.216.34:443"], "the control"
 
 

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from itertools import islice
 
 from .beside import REASON
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
     from .beside import Beside
     from .commits import Committed
 
+LONGEST_BACK = 0.25  # seconds, in one look, for the guard to put a commit's content where something else was
 _MOST_CONTEXTS = 4096
 _MOST_PASSED = 4096
 _MOST_LISTED = 65_536  # names of a directory in which something may have been put aside
@@ -122,12 +124,18 @@ class Prevention:
         if self._committed is None:
             return ""
         listings: dict[str, list[str]] = {}
-        first = ""
+        first, until = "", 0.0
         for path, place in self.passed.items():
-            if self._was_put_aside(path, listings) and self._told.pop(path, True):
+            aside = self._was_put_aside(path, listings)
+            if aside and self._told.pop(path, True):
                 first = first or path
                 continue
             try:
+                if (
+                    aside or path in self._told
+                ):  # it was told of before, and the guard may be about to put what a commit has in its place
+                    until = until or time.monotonic() + LONGEST_BACK
+                    self._await(path, until)
                 directory = stat.S_ISDIR(_stat(self._root_fd, path).st_mode)
                 if directory or not self._committed.objection(path, place=place):
                     continue
@@ -137,6 +145,15 @@ class Prevention:
                 pass  # not removed by the command: the guard has put it aside
             first = first or path
         return first
+
+    def _await(self, path: str, until: float) -> None:
+        """Wait until something is there, to ``until`` at most (time.monotonic()); the guard is another process."""
+        while time.monotonic() < until:
+            try:
+                _stat(self._root_fd, path)
+                return
+            except OSError:
+                time.sleep(0.002)
 
     def _was_put_aside(self, path: str, listings: dict[str, list[str]]) -> bool:
         """Is there something that was put aside from this name, which was not seen before?

@@ -372,3 +372,42 @@ def test_F37_other_case(box: Box, name: str) -> None:
 def test_F38_other_spellings(box: Box, name: str) -> None:
     """Normal forms, ignorable code points, trailing dots and streams that some file system takes for the same name."""
     assert plants(box, {name: EVIL}) == set()
+
+
+STORM = """
+import signal
+for name in ("x/y", "z"):
+    os.makedirs(name, exist_ok=True)
+renames = os.fork()
+if not renames:
+    for _ in range(3_000_000):
+        os.rename("x/y", "z/y")
+        os.rename("z/y", "x/y")
+    os._exit(0)
+def make(name):
+    os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
+    os.unlink(name)
+WAYS = {"plain": "x/../plain", "tool": "x/../.mcp.json", "shell": "x/../.envrc", "hook": "x/../.git/hooks/pre-commit"}
+try:
+    for what, name in WAYS.items():
+        found = {attempt("", lambda: make(name)) for _ in range(300)}
+        say(what, sorted(found))
+    say("hidden", sorted({attempt("", lambda: open("x/../.env").read()) for _ in range(300)}))
+finally:
+    os.kill(renames, signal.SIGKILL)
+    os.waitpid(renames, 0)
+_results.pop("", None)
+"""
+
+
+def test_F145_no_rule_is_lost_in_a_storm_of_renames(box: Box) -> None:
+    """openat2(2) answers EAGAIN to a ".." while anything is renamed: no such answer is one that lets something pass."""
+    subprocess.run(["git", "init", "-q", box.workspace], check=True)
+    box.file(".env", "SECRET=1\n")
+    answers = box.attack(STORM)
+    assert answers.pop("plain") == ["ok"], "the control"
+    assert answers.pop("hidden") == [""]
+    assert set(answers) == {"tool", "shell", "hook"}
+    assert all(set(found) <= {"EACCES", "EROFS", "EPERM"} for found in answers.values()), answers
+    for name in (".mcp.json", ".envrc", ".git/hooks/pre-commit"):
+        assert not (box.workspace / name).exists()

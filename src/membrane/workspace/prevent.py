@@ -131,9 +131,8 @@ class Prevention:
                 first = first or path
                 continue
             try:
-                if (
-                    aside or path in self._told
-                ):  # it was told of before, and the guard may be about to put what a commit has in its place
+                if aside or path in self._told:
+                    # It was told of before, and the guard may be about to put what a commit has in its place.
                     until = until or time.monotonic() + LONGEST_BACK
                     self._await(path, until)
                 directory = stat.S_ISDIR(_stat(self._root_fd, path).st_mode)

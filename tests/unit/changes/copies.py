@@ -126,9 +126,10 @@ class Workspace:
 
     @contextmanager
     def copy(self, hidden: Callable[[str], bool] | None = None) -> Iterator[Copy]:
-        opened = [os.open(place, os.O_RDONLY | os.O_DIRECTORY) for place in (self.base, *self.uppers)]
+        opened = [os.open(place, os.O_RDONLY | os.O_DIRECTORY) for place in self._places()]
         try:
-            copy = Copy(opened[0], opened[1:], hidden)
+            trees = self._trees(opened)
+            copy = Copy(trees[0], trees[1:], hidden)
             try:
                 yield copy
             finally:
@@ -136,6 +137,14 @@ class Workspace:
         finally:
             for fd in opened:
                 os.close(fd)
+
+    def _places(self) -> tuple[Path, ...]:
+        """What a copy is read from: the workspace, then its layers."""
+        return (self.base, *self.uppers)
+
+    def _trees(self, opened: list[int]) -> list[int]:
+        """The same, of these descriptors of ``_places``."""
+        return opened
 
     @property
     def uppers(self) -> list[Path]:
@@ -168,21 +177,12 @@ class Elsewhere(Workspace):
     def run(self, script: str) -> None:
         _in_a_fork(lambda: _inside(str(self.base), [str(layer) for layer in self.layers], script, str(self.git)))
 
-    @contextmanager
-    def copy(self, hidden: Callable[[str], bool] | None = None) -> Iterator[Copy]:
-        gits = [self.git, *(layer / "git/upper" for layer in self.layers)]
-        opened = [os.open(place, os.O_RDONLY | os.O_DIRECTORY) for place in (self.base, *self.uppers, *gits)]
+    def _places(self) -> tuple[Path, ...]:
+        return (*super()._places(), self.git, *(layer / "git/upper" for layer in self.layers))
+
+    def _trees(self, opened: list[int]) -> list[int]:
         half = len(opened) // 2
-        try:
-            trees = [Grafted(*both, self.seat) for both in zip(opened[:half], opened[half:], strict=True)]
-            copy = Copy(trees[0], trees[1:], hidden)
-            try:
-                yield copy
-            finally:
-                copy.close()
-        finally:
-            for fd in opened:
-                os.close(fd)
+        return [Grafted(*both, self.seat) for both in zip(opened[:half], opened[half:], strict=True)]
 
 
 def kinds(changes: list[Change]) -> list[tuple[str, str]]:

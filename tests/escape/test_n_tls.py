@@ -264,7 +264,7 @@ def early(host, port, data=b"secret" * 1000):
     address = socket.getaddrinfo(host, port, socket.AF_INET)[0][4]
     with socket.socket() as sock:
         sock.sendto(data, socket.MSG_FASTOPEN, address)
-        sock.settimeout(5)
+        sock.settimeout(60)
         return sock.recv(6)
 attempt("fast open", lambda: early("echo.test", 7))
 attempt("refused", lambda: early("{EXAMPLE4}", 7))

@@ -150,7 +150,7 @@ def _pause() -> None:
 
 def test_what_a_deny_or_a_floor_refuses_is_never_asked(box: Box) -> None:
     box.policy(f'presets: []\ndeny: ["host.internal:{names.DEV_PORT}"]\n')
-    script = f"{CURL}; curl -s -m 20 http://169.254.169.254/; echo end $?"
+    script = f"{CURL}; curl -s -m 60 http://169.254.169.254/; echo end $?"
     with asking(box, script) as terminal:
         terminal.expect("got (403|000).*end", PATIENCE)
         terminal.wait(PATIENCE)
@@ -170,11 +170,10 @@ def test_without_a_terminal_nobody_is_asked(box: Box) -> None:
 def test_the_terminal_is_given_back_as_it_was(box: Box) -> None:
     box.allow()
     with asking(box, f"{CURL}; read -r x; echo read=$x") as terminal:
-        before = terminal.attributes()
         terminal.expect(QUESTION, PATIENCE)
         terminal.send("o\n")
         terminal.expect("got 200", PATIENCE)
         terminal.send("typed\n")
         terminal.expect("read=typed", PATIENCE)
         assert terminal.wait(PATIENCE) == 0
-        assert terminal.attributes() == before
+        assert terminal.attributes() == terminal.original

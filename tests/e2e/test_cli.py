@@ -10,6 +10,7 @@ import subprocess
 from typing import Any
 
 import pytest
+from world import PATIENCE
 from world.box import Box
 
 EX_USAGE, EX_WRAPPER, EX_CONFIG = 2, 125, 78
@@ -131,7 +132,7 @@ def test_session_id_file_ps_and_gc(box: Box) -> None:
     assert entry["workspace"] == str(box.workspace)
     assert clean(box.run("gc")).returncode == 0
     assert session in box.run("ps").stdout, "gc touched a living session"
-    process.communicate(b"\n", timeout=30)
+    process.communicate(b"\n", timeout=PATIENCE)
     assert process.returncode == 3
     assert session not in box.run("ps").stdout
 
@@ -164,7 +165,7 @@ def test_events_to_a_descriptor_of_the_caller(box: Box) -> None:
 
 def test_a_fifo_for_events_that_nobody_reads_holds_no_run_up(box: Box) -> None:
     os.mkfifo(box.workspace / "fifo")
-    done = box.run("--events=fifo", "--", "sh", "-c", "exit 4", timeout=30)
+    done = box.run("--events=fifo", "--", "sh", "-c", "exit 4")
     assert done.returncode == 4
     assert re.search(r"\d+ events were not read from fifo and are not in it", done.stderr), done.stderr
     assert clean(box.run("trace", "verify")).returncode == 0  # the record has them

@@ -72,8 +72,8 @@ def test_redis(box: Box) -> None:
 def test_redis_keeps_a_connection(box: Box) -> None:
     """A blocking read that nobody answers for a while, then an answer on the same connection."""
     script = """
-    redis-cli -h redis.test blpop queue-$$ 20 > out & pid=$!
-    for i in $(seq 100); do redis-cli -h redis.test client list | grep -q cmd=blpop && break; sleep 0.05; done
+    redis-cli -h redis.test blpop queue-$$ 100 > out & pid=$!
+    for i in $(seq 1000); do redis-cli -h redis.test client list | grep -q cmd=blpop && break; sleep 0.05; done
     redis-cli -h redis.test rpush queue-$$ late >/dev/null; wait $pid; tail -n1 out
     """
     box.allow("redis.test:6379")

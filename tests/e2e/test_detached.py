@@ -175,7 +175,7 @@ def test_with_its_keeper_the_session_ends(box: Box) -> None:
     parent = int(Path(f"/proc/{supervisor}/stat").read_text().rpartition(")")[2].split()[1])
     watched = os.pidfd_open(supervisor)
     os.kill(parent, signal.SIGKILL)
-    assert select.select([watched], [], [], 30)[0]
+    assert select.select([watched], [], [], 60)[0]
     os.close(watched)
     assert "no session is running" in box.run("ps").stdout
     gone = box.run("attach", "k")

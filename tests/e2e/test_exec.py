@@ -185,14 +185,13 @@ def test_a_terminal(box: Box) -> None:
     with running(box):
         script = "for fd in 0 1 2; do test -t $fd && printf T; done; tty; stty size; read x; echo got-$x; exec sleep 99"
         with box.terminal("exec", "@last", "bash", "-c", script, rows=31, columns=97) as terminal:
-            before = terminal.attributes()
             terminal.expect(r"TTT/dev/pts/\d+")
             terminal.expect("31 97")
             terminal.send("word\r")
             terminal.expect("got-word")
             terminal.send("\x03")
             assert terminal.wait() == 128 + signal.SIGINT
-            assert terminal.attributes() == before
+            assert terminal.attributes() == terminal.original
         with box.terminal("exec", "@last", env={"SHELL": "/bin/bash"}) as terminal:
             terminal.send("echo in-$((2+3)); exit 6\r")
             terminal.expect("in-5")

@@ -10,6 +10,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+from world import PATIENCE
 from world.box import Box
 
 # Every way to change or read one name; prints {operation: errno or 0}.
@@ -341,12 +342,12 @@ def converse(box: Box, script: str) -> subprocess.Popen[bytes]:
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = box.popen("--", "bash", "-c", f"echo ready; read line; {script}", **pipes)
     assert process.stdout
-    assert select.select([process.stdout], [], [], 30)[0]
+    assert select.select([process.stdout], [], [], PATIENCE)[0]
     assert os.read(process.stdout.fileno(), 6) == b"ready\n"
     return process
 
 
-UNTIL_MASKED = "for i in $(seq 200); do grep -qs . {0} || {{ echo masked; break; }}; sleep 0.02; done; cat other"
+UNTIL_MASKED = "for i in $(seq 6000); do grep -qs . {0} || {{ echo masked; break; }}; sleep 0.02; done; cat other"
 
 
 @pytest.mark.parametrize("how", ["appears", "atomic save", "parent appears", "moved in"])
@@ -370,7 +371,7 @@ def test_masks_follow_the_host(box: Box, tmp_path: Path, how: str) -> None:
     else:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text("host-secret")
-    out, err = process.communicate(b"go\n", timeout=30)
+    out, err = process.communicate(b"go\n", timeout=PATIENCE)
     assert out == b"masked\nother\n", (out, err)
     assert target.read_text() == "host-secret"
 
@@ -381,7 +382,7 @@ def test_a_matching_name_made_inside_is_of_no_use(box: Box) -> None:
     script = "echo x > fine.txt; cat fine.txt; echo x > made.env; "
     process = converse(box, script + UNTIL_MASKED.format("made.env"))
     (box.workspace / "other").write_text("other\n")
-    out, _ = process.communicate(b"go\n", timeout=30)
+    out, _ = process.communicate(b"go\n", timeout=PATIENCE)
     assert out.split()[0] == b"x"
     assert b"masked" in out
 

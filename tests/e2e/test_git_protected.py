@@ -177,7 +177,7 @@ if len(sys.argv) > 3:
     time.sleep(0.1)
     os.pwrite(fd, sys.argv[3].encode(), 0)
 os.close(fd)
-until = time.monotonic() + 20
+until = time.monotonic() + 60
 while os.path.exists(".mcp.json") and time.monotonic() < until:
     pass
 print(os.path.exists(".mcp.json"))
@@ -197,7 +197,7 @@ def test_a_file_that_could_be_mapped_is_not_let_through(repo: Box) -> None:
 
 
 # Else git refuses to overwrite it, before anything of ours is asked.
-PUT_ASIDE = "timeout 20 bash -c 'while test -e .mcp.json; do sleep 0.01; done'; "
+PUT_ASIDE = "timeout 60 bash -c 'while test -e .mcp.json; do sleep 0.01; done'; "
 
 
 def test_a_commit_made_inside_is_none_from_before(repo: Box) -> None:

@@ -217,7 +217,7 @@ def test_expect_100_continue(box: Box) -> None:
 RAW = """
 import socket, ssl, sys, time
 target, port, host = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-link = socket.create_connection((target, port), timeout=20)
+link = socket.create_connection((target, port), timeout=60)
 if host:
     link = ssl.create_default_context().wrap_socket(link, server_hostname=host)
 for part in sys.argv[4:]:

@@ -412,7 +412,7 @@ def test_full_records_hold_no_credential(box: Box, origin: str, protocol: str) -
 def test_a_dns_server_that_a_rule_opens_is_asked_over_tcp(box: Box) -> None:
     """``only-there.test`` is known to every public resolver of the world, and not to the host's."""
     box.allow({"dest": names.PUBLIC_DNS, "ports": ["53/tcp"]})
-    ask = ["dig", "+tcp", "+short", "+tries=1", "+time=20", names.SPLIT_NAME]
+    ask = ["dig", "+tcp", "+short", "+tries=1", "+time=60", names.SPLIT_NAME]
     done = box.run("--", *ask, f"@{names.PUBLIC_DNS}")
     assert done.stdout.strip() == names.address("example.com"), done
     other = box.run("--", *ask, f"@{names.OTHER_RESOLVER}")  # answered by ours, which asks the host's

@@ -14,7 +14,7 @@ from mcp import ClientSession, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from world.box import membrane_argv
 
-PATIENCE = 60.0
+PATIENCE = 180.0
 
 
 def environment(home: Path) -> dict[str, str]:

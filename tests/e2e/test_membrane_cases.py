@@ -27,8 +27,8 @@ IP_OF_GITHUB = names.address("github.com")
 
 READ_BANNER = """
 import socket, sys
-sock = socket.create_connection((sys.argv[1], 22), timeout=10)
-sock.settimeout(10)
+sock = socket.create_connection((sys.argv[1], 22), timeout=60)
+sock.settimeout(60)
 banner = sock.recv(64)
 print(banner)
 sys.exit(0 if banner.startswith(b"SSH-2.0-") else 1)
@@ -39,7 +39,7 @@ server = next(l.split()[1] for l in open("/etc/resolv.conf") if l.startswith("na
 name = b"\\x06github\\x03com\\x00" + struct.pack(">HH", 1, 1)
 packet = struct.pack(">HHHHHH", 7, 0x100, 2, 0, 0, 0) + name + name
 sock = socket.socket(socket.AF_INET6 if ":" in server else socket.AF_INET, socket.SOCK_DGRAM)
-sock.settimeout(10)
+sock.settimeout(60)
 sock.connect((server, 53))
 sock.send(packet)
 reply = sock.recv(4096)
@@ -48,7 +48,7 @@ print("rcode", reply[3] & 15, "answers", struct.unpack(">H", reply[6:8])[0])
 
 
 def curl(url: str, *options: str) -> list[str]:
-    return ["curl", "-sS", "-m", "20", "-o", "/dev/null", "-w", "%{http_code}", *options, url]
+    return ["curl", "-sS", "-m", "60", "-o", "/dev/null", "-w", "%{http_code}", *options, url]
 
 
 def get(path: str = "/anything", host: str = H) -> list[str]:
@@ -73,7 +73,7 @@ def ssh(host: str = "github.com") -> list[str]:
 
 
 def dig(name: str, *options: str) -> list[str]:
-    return ["dig", "+tries=1", "+time=3", *options, name]
+    return ["dig", "+tries=1", "+time=60", *options, name]
 
 
 def rule(dest: str, *http: dict[str, list[str]], ports: list[Any] | None = None) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from world.box import Box
 SERVED = f"http://frameworks.test:{frameworks.GUNICORN_PORT}"
 PHP = f"http://frameworks.test:{frameworks.PHP_PORT}"
 CGI = f"http://frameworks.test:{frameworks.LIGHTTPD_PORT}"
-CURL = ("curl", "-s", "-m", "20", "--path-as-is", "-g")
+CURL = ("curl", "-s", "-m", "60", "--path-as-is", "-g")
 
 
 def denied(box: Box) -> list[str]:

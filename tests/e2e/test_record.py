@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from world.box import Box
 
-CURL = ["curl", "-fsS", "-m", "20", "-o", "out.txt"]
+CURL = ["curl", "-fsS", "-m", "60", "-o", "out.txt"]
 JQ = '.[] | select(.eventName == "%s") | .args[] | select(.name == "%s") | .value'
 
 
@@ -86,7 +86,7 @@ def test_sessions_are_listed_and_found_by_place_and_beginning(box: Box) -> None:
 @pytest.mark.parametrize("how", ["option", "policy"])
 def test_no_trace_leaves_no_file_and_refusals_are_still_told(box: Box, how: str) -> None:
     box.allow("example.com:80", **({"trace": {"mode": "off"}} if how == "policy" else {}))
-    done = box.run(*(["--no-trace"] if how == "option" else []), "--", "curl", "-m", "20", "http://refused.example/")
+    done = box.run(*(["--no-trace"] if how == "option" else []), "--", "curl", "-m", "60", "http://refused.example/")
     assert "refused.example" in done.stderr
     assert "full record" not in done.stderr
     assert not (box.state / "trace").exists()

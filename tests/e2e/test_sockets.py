@@ -355,7 +355,7 @@ def test_large_transfers_and_half_closed_ends(box: Box, short: Path) -> None:
 
 # ---------------------------------------------------------------- ports
 
-CURL = ("curl", "-sS", "-m", "30")
+CURL = ("curl", "-sS", "-m", "60")
 
 
 def test_a_server_of_the_command_on_both_loopbacks(box: Box) -> None:

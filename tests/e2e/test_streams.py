@@ -7,16 +7,16 @@ import select
 import shlex
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
+from world import PATIENCE
 from world.box import Box, children, wait_until_gone
 
 READY = "echo ready; "
 
 
-def wait_ready(process: subprocess.Popen[bytes], patience: float = 30.0) -> None:
+def wait_ready(process: subprocess.Popen[bytes], patience: float = PATIENCE) -> None:
     """Until the command has said "ready": it runs, and has set its traps."""
     assert process.stdout
     assert select.select([process.stdout], [], [], patience)[0], "the command did not start"
@@ -119,7 +119,7 @@ def test_twenty_at_once(box: Box) -> None:
         f"#!/bin/sh\necho $1 | {shlex.join(box.argv('--', 'sh', '-c', 'cat; exit $0'))} $1\necho status $?\n"
     )
     job.chmod(0o755)
-    done = box.outside("bash", "-c", "seq 20 | parallel -j20 --keep-order ./job", timeout=120)
+    done = box.outside("bash", "-c", "seq 20 | parallel -j20 --keep-order ./job")
     assert done.stdout.split() == [word for n in range(1, 21) for word in (str(n), "status", str(n))], done
 
 
@@ -127,7 +127,7 @@ def test_twenty_at_once(box: Box) -> None:
 def test_signals_reach_the_command(box: Box, number: signal.Signals) -> None:
     process = start(box, f"{READY} exec sleep 1000")
     process.send_signal(number)
-    process.communicate(timeout=30)
+    process.communicate(timeout=PATIENCE)
     assert process.returncode == 128 + number
 
 
@@ -136,7 +136,7 @@ def test_command_may_answer_a_signal(box: Box, number: signal.Signals) -> None:
     name = number.name.removeprefix("SIG")
     process = start(box, f"trap 'echo caught; exit 5' {name}; {READY} while :; do sleep 0.1; done")
     process.send_signal(number)
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=PATIENCE)
     assert out == b"caught\n"
     assert process.returncode in (5, 128 + number)
 
@@ -144,13 +144,13 @@ def test_command_may_answer_a_signal(box: Box, number: signal.Signals) -> None:
 def test_a_command_that_ignores_the_signal_is_killed(box: Box) -> None:
     process = start(box, f"trap '' TERM INT HUP; {READY} while :; do sleep 0.1; done")
     process.terminate()
-    process.communicate(timeout=45)
+    process.communicate(timeout=PATIENCE)
     assert process.returncode in (128 + signal.SIGKILL, 128 + signal.SIGTERM)
 
 
 def test_background_processes_end_with_the_command(box: Box) -> None:
     """Also one in a session of its own: the pid namespace ends."""
-    done = box.run("--", "bash", "-c", "setsid sleep 1000 >/dev/null 2>&1 & sleep 1000 & echo done", timeout=30)
+    done = box.run("--", "bash", "-c", "setsid sleep 1000 >/dev/null 2>&1 & sleep 1000 & echo done")
     assert done.stdout == "done\n"
 
 
@@ -164,7 +164,7 @@ def test_after_sigkill_nothing_is_left(box: Box, network: bool) -> None:
     if network:
         assert box.world.connections(service="echo")
     process.kill()
-    process.communicate(timeout=30)
+    process.communicate(timeout=PATIENCE)
     assert process.returncode == -signal.SIGKILL
     assert wait_until_gone(before) == set()
     assert sorted(os.listdir(box.workspace)) == names
@@ -186,10 +186,10 @@ def test_sigkill_of_any_helper_ends_the_command(box: Box) -> None:
         family = descendants(process.pid)
         if index >= len(family):
             process.kill()
-            process.communicate(timeout=30)
+            process.communicate(timeout=PATIENCE)
             break
         os.kill(family[index], signal.SIGKILL)
-        process.communicate(timeout=30)
+        process.communicate(timeout=PATIENCE)
         assert process.returncode != 0
         assert wait_until_gone(before) == set()
         victims += 1
@@ -211,10 +211,8 @@ def descendants(pid: int) -> list[int]:
 
 
 def test_wall_time_limit(box: Box) -> None:
-    started = time.monotonic()
-    done = box.run("--limit=time=1s", "--", "sleep", "1000", timeout=30)
+    done = box.run("--limit=time=1s", "--", "sleep", "1000")
     assert done.returncode != 0
-    assert time.monotonic() - started < 25
     assert "time" in done.stderr
 
 

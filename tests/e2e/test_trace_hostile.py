@@ -55,13 +55,13 @@ def spawn(path, argv):
 def ask(label):
     question = b"\\x12\\x34\\1\\0\\0\\1\\0\\0\\0\\0\\0\\0" + bytes([len(label)]) + label + b"\\7example\\0\\0\\1\\0\\1"
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        sock.settimeout(20)
+        sock.settimeout(60)
         sock.sendto(question, (resolver, 53))
         return quietly(sock.recv, 512)
 
 def request(text):
-    with socket.create_connection(("example.com", 80), 30) as sock:
-        sock.settimeout(30)
+    with socket.create_connection(("example.com", 80), 60) as sock:
+        sock.settimeout(60)
         sock.sendall(text)
         return quietly(sock.recv, 4096)
 

@@ -180,9 +180,9 @@ for child in range(3):
                 os.write(1, f"{name} {os.getpid()}\\n".encode())
             address = f"203.0.113.{20 * child + number + 1}"
             with socket.socket() as connection:
-                connection.connect((address, 443))
-                connection.sendall(b"GET / HTTP/1.0\\r\\n\\r\\n")
-                try:
+                try:  # the reset may be there before any of these calls
+                    connection.connect((address, 443))
+                    connection.sendall(b"GET / HTTP/1.0\\r\\n\\r\\n")
                     while connection.recv(4096):
                         pass
                 except OSError:

@@ -15,7 +15,6 @@ def test_watching_on_a_terminal_is_a_full_screen_view(box: Box) -> None:
         assert run.stdin is not None and run.stdout is not None
         assert run.stdout.readline() == b"ready\n"
         with box.terminal("trace", "watch", rows=40, columns=140) as terminal:
-            before = terminal.attributes()
             terminal.expect(r"\x1b\[\?1049h", PATIENCE)  # the alternate screen
             terminal.expect("early", PATIENCE)
             run.stdin.write(b"\n")
@@ -25,5 +24,5 @@ def test_watching_on_a_terminal_is_a_full_screen_view(box: Box) -> None:
             terminal.send("q")
             assert terminal.wait(PATIENCE) == 0
             assert b"\x1b[?1049l" in terminal.seen
-            assert terminal.attributes() == before
+            assert terminal.attributes() == terminal.original
         assert run.wait(PATIENCE) == 0

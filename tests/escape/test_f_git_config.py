@@ -238,10 +238,8 @@ while True:
     )
     from escape_box import PYTHON, TOOLS
 
-    begun = time.monotonic()
     done = box.run(PYTHON, "-S", "-c", TOOLS + script, options=("--limit=time=3s",))
     assert done.returncode == 124, (done.returncode, done.stderr)
-    assert time.monotonic() - begun < 40
     subprocess.run(
         ["git", "config", "-l", "--local"], cwd=box.workspace, check=True, timeout=60, stdout=subprocess.DEVNULL
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import signal
@@ -704,6 +705,18 @@ subprocess.Popen(["sleep", "600"], start_new_session=True)
 os.write(1, b"clings")
 time.sleep(600)
 """
+
+
+def _sleeping(caller: int) -> list[int]:
+    """The processes below ``caller`` that are CLINGING's ``sleep 600``."""
+    found = []
+    for pid in descendants(caller):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            if Path(f"/proc/{pid}/cmdline").read_bytes() == b"sleep\x00600\x00":
+                found.append(pid)
+    return found
+
+
 HOLDING = """
 import sys
 from membrane import Policy, Sandbox
@@ -723,9 +736,9 @@ def test_a_command_that_stops_its_keepers_does_not_outlive_the_caller(
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with Started(argv, env=make.environ, text=True, **pipes) as caller:  # type: ignore[call-overload]
         assert caller.stdout.readline() == "clings\n"
+        # The control; execve(2) has closed what Popen waits for a moment before /proc shows the new arguments.
+        until(lambda: len(_sleeping(caller.pid)) == 1, "the process that clings")
         left = descendants(caller.pid)
-        alive = [pid for pid in left if Path(f"/proc/{pid}/cmdline").read_bytes() == b"sleep\x00600\x00"]
-        assert len(alive) == 1 and not gone(alive[0])  # the control
         caller.kill()
         caller.wait()
         until(

@@ -132,6 +132,7 @@ class Terminal:
     def __init__(self, world: World, command: list[str], *, rows: int = 24, columns: int = 80, **options: Any) -> None:
         self.master, self.slave = pty.openpty()
         self.resize(rows, columns)
+        self.original = self.attributes()  # as a caller's are before anything runs
         argv = world.argv(command, "--tty", os.ttyname(self.slave))
         null = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         self.process = subprocess.Popen(argv, **{**null, **options})
@@ -147,7 +148,7 @@ class Terminal:
     def attributes(self) -> list[Any]:
         return termios.tcgetattr(self.slave)
 
-    def expect(self, pattern: str, timeout: float = 20.0) -> re.Match[bytes]:
+    def expect(self, pattern: str, timeout: float = PATIENCE) -> re.Match[bytes]:
         """The next match of ``pattern`` in what the terminal shows; what precedes it is consumed."""
         deadline = time.monotonic() + timeout
         compiled = re.compile(pattern.encode(), re.S)
@@ -160,7 +161,7 @@ class Terminal:
             assert ready, f"no {pattern!r} within {timeout} s; seen:\n{self.seen.decode(errors='replace')}"
             self.seen += os.read(self.master, 65536)
 
-    def wait(self, timeout: float = 20.0) -> int:
+    def wait(self, timeout: float = PATIENCE) -> int:
         """The exit status of the command; what it still prints is read meanwhile."""
         deadline = time.monotonic() + timeout
         while self.process.poll() is None:
@@ -185,4 +186,4 @@ class Terminal:
         self.close()
 
 
-__all__ = ["Terminal", "World", "names"]
+__all__ = ["PATIENCE", "Terminal", "World", "names"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -112,8 +113,11 @@ class Box:
 
 def children() -> set[int]:
     """The children of this process, adopted orphans among them."""
-    tasks = Path("/proc/self/task")
-    return {int(pid) for task in tasks.iterdir() for pid in (task / "children").read_text().split()}
+    found: set[int] = set()
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # a thread that has ended meanwhile
+            found.update(map(int, (task / "children").read_text().split()))
+    return found
 
 
 def describe(pid: int) -> str:
@@ -137,6 +141,15 @@ def wait_until_gone(before: set[int], patience: float = 60.0) -> set[int]:
             return children() - before
         time.sleep(0.01)  # the deadline decides, not this
     return set()
+
+
+def wait_for_no_more_mounts(pid: int, before: list[str], patience: float = 60.0) -> set[str]:
+    """What a process has mounted beyond ``before``, once that is nothing or ``patience`` seconds have passed: what
+    another process of the machine mounts for a moment comes along and goes away again."""
+    deadline = time.monotonic() + patience
+    while (more := set(mounts(pid)) - set(before)) and time.monotonic() < deadline:
+        time.sleep(0.01)  # the deadline decides, not this
+    return more
 
 
 def mounts(pid: int) -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from . import World
-from .box import children, describe, mounts, wait_until_gone
+from .box import children, describe, mounts, wait_for_no_more_mounts, wait_until_gone
 
 PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
 
@@ -36,4 +36,4 @@ def nothing_left(world: World, *, asserted: bool = True) -> Iterator[None]:
         os.kill(pid, 9)
     if asserted:
         assert not left, f"processes left: {names}"
-        assert mounts(world.pid) == mounted, "mounts left in the host's namespace"
+        assert not wait_for_no_more_mounts(world.pid, mounted), "mounts left in the host's namespace"

@@ -12,7 +12,11 @@ import resolver
 
 
 def http(sock: socket.socket, _: str) -> None:
-    sock.recv(65536)
+    seen = b""
+    while b"\r\n\r\n" not in seen:  # what is not read would make a reset of the close, which takes the answer along
+        if not (part := sock.recv(65536)):
+            return
+        seen += part
     body = names.DEV_BODY.encode()
     sock.sendall(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
 

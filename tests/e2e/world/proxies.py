@@ -16,7 +16,7 @@ def _dial(host: str, port: int) -> socket.socket:
         target = str(ipaddress.ip_address(host))
     except ValueError:
         target = names.address(host) if names.ZONE.get(host, ([], []))[0] else names.address(host, 6)
-    return socket.create_connection((target, port), timeout=10)
+    return socket.create_connection((target, port), timeout=60)
 
 
 def _pump(source: socket.socket, sink: socket.socket) -> None:

@@ -16,7 +16,7 @@ from spelled import SPELLED
 
 PLAIN, TLS, WRONG = 8080, 8444, 8446
 EVENTS = 40
-PATIENCE = 30.0  # seconds
+PATIENCE = 120.0  # seconds
 
 
 class _Request:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 import time
@@ -106,4 +107,6 @@ def test_a_client_that_is_not_behind_a_nat_is_searched_nowhere(made: Senders, mo
 
 def test_our_own_namespace_is_none_of_a_container(made: Senders) -> None:
     assert os.stat("/proc/self/ns/net").st_ino in made._own
-    assert all(os.stat(f"/proc/{pid}/ns/net").st_ino not in made._own for pid in made._processes(time.monotonic() + 5))
+    for pid in made._processes(time.monotonic() + 60):
+        with contextlib.suppress(OSError):  # another test's, which has ended meanwhile
+            assert os.stat(f"/proc/{pid}/ns/net").st_ino not in made._own

@@ -14,6 +14,10 @@ did at the moment between the two.  ``confirm`` looks again after the work: with
 between.  ``LOOKS`` equal looks are asked for, as one listing of /proc may miss a process that was forked behind its
 back; its parent and it would have to do so each time.
 
+Children are read from the kernel's list of each thread (proc_tid_children(5)), not from all of /proc: a machine may have
+ten thousand processes, and everything stands still while they are looked through.  The list may miss one while another
+leaves it, so what is said of equal looks holds here as well; of stopped processes it is exact.
+
 A parent in vfork(2) cannot be stopped before its child goes on, so what does not come to rest is let go and tried
 again.  All of it is bounded in time and number.  io_uring, whose workers would go on, is refused by the filter.
 """
@@ -43,6 +47,7 @@ LOOKS = 3  # that have to be equal
 TRY = 40  # looks of one attempt, before all go on for the next one
 PAUSE = 0.002  # seconds between two looks, for who calls ``step``: the kernel reports a stop to the parent only
 MOST = 4_000  # processes
+LISTED = "/proc/thread-self/children"  # there is one of each thread with ``CONFIG_PROC_CHILDREN``
 SIGSTOP, SIGCONT = 19, 18  # signal(7), on all machines of ours
 _STOPPED = frozenset("Tt")
 _ENDED = frozenset("ZX")
@@ -130,18 +135,13 @@ class Stillness(Still):
 
     def _processes(self) -> list[int]:
         """All of them, parents before their children."""
-        children: dict[int, list[int]] = {}
-        for name in os.listdir("/proc"):
-            if name.isdecimal():
-                parent = _parent(name)
-                if parent:
-                    children.setdefault(parent, []).append(int(name))
+        below = _children if os.path.exists(LISTED) else _by_parent().get
         found = [*self._trees]
         for parent in self._parents:
-            found += children.get(parent, ())
+            found += below(parent) or ()
         at = 0
         while at < len(found) and len(found) <= MOST:
-            found += children.get(found[at], ())
+            found += below(found[at]) or ()
             at += 1
         return found
 
@@ -198,6 +198,32 @@ def _heir(still: Still) -> Iterator[None]:
         os.write(theirs, b".")
         os.close(theirs)
         os.waitpid(child, 0)
+
+
+def _children(process: int) -> list[int]:
+    """What its threads have forked and not waited for; empty where it has ended."""
+    found: list[int] = []
+    try:
+        for thread in os.listdir(f"/proc/{process}/task"):
+            try:
+                with open(f"/proc/{process}/task/{thread}/children", "rb") as file:
+                    found += map(int, file.read().split())
+            except OSError:
+                continue  # the thread has ended, and another one has its children
+    except OSError:
+        pass
+    return found
+
+
+def _by_parent() -> dict[int, list[int]]:
+    """The same of all processes, by a look at each: for a kernel without these lists."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            parent = _parent(name)
+            if parent:
+                children.setdefault(parent, []).append(int(name))
+    return children
 
 
 def _parent(process: str) -> int:

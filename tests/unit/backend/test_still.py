@@ -72,10 +72,12 @@ def _stop(stillness: Stillness) -> None:
         time.sleep(still.PAUSE)
 
 
+@pytest.mark.parametrize("listed", [still.LISTED, "/proc/none"], ids=["by the kernel's lists", "without them"])
 def test_all_stand_still_and_go_on(
-    hostile: tuple[subprocess.Popen[bytes], Path], monkeypatch: pytest.MonkeyPatch
+    hostile: tuple[subprocess.Popen[bytes], Path], monkeypatch: pytest.MonkeyPatch, listed: str
 ) -> None:
     monkeypatch.setattr(still, "LONGEST", PATIENCE)
+    monkeypatch.setattr(still, "LISTED", listed)
     process, written = hostile
     for _again in range(3):
         stillness = Stillness((process.pid,), ())
@@ -88,6 +90,40 @@ def test_all_stand_still_and_go_on(
         _until(lambda size=size: written.stat().st_size > size)
         with pytest.raises(HostError, match="went on"):
             stillness.confirm()
+
+
+# A child of the first thread, one of a second thread that has ended since, and one of that.
+FAMILY = """
+import subprocess, sys, threading
+first = subprocess.Popen(["sleep", "1000"])
+thread = threading.Thread(target=lambda: subprocess.Popen(["sh", "-c", "sleep 1000; :"]))
+thread.start()
+thread.join()
+waits = threading.Thread(target=subprocess.run, args=[["sleep", "1000"]])
+waits.start()
+print(flush=True)
+waits.join()
+"""
+
+
+@pytest.mark.skipif(not os.path.exists(still.LISTED), reason="a kernel without CONFIG_PROC_CHILDREN")
+def test_children_of_each_thread_are_found_without_a_look_at_every_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine of ten thousand processes a look at each of them took longer than all may stand still."""
+    command = ["python3", "-c", FAMILY]
+    with Started(command, stdout=subprocess.PIPE, start_new_session=True) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline()
+            stillness = Stillness((process.pid,), ())
+            expected = 5  # the program, three sleeps and a shell
+            _until(lambda: len(stillness._processes()) == expected)
+            with monkeypatch.context() as without:
+                without.setattr(still, "LISTED", "/proc/none")
+                every = set(stillness._processes())
+            monkeypatch.setattr(still, "_by_parent", lambda: pytest.fail("it looked at every process"))
+            assert set(stillness._processes()) == every and len(every) == expected
+            assert stillness._processes()[0] == process.pid  # parents first
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def test_one_that_was_let_go_on_is_noticed(hostile: tuple[subprocess.Popen[bytes], Path]) -> None:

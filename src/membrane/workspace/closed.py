@@ -19,9 +19,9 @@ from __future__ import annotations
 
 import os
 import stat
-import time
 
 from . import protect
+from .effort import Effort
 from .scan import READ_ONLY, walk
 
 TYPE_CHECKING = False
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
     from .scan import Entry, Patterns
 
-SECONDS = 5.0  # of the second walk
+SECONDS = 5.0  # of a processor for the second walk, and
+PATIENCE = 60.0  # seconds of it by the clock
 _LARGEST = 1 << 20  # bytes of the answer
 
 
@@ -47,9 +48,9 @@ def harmless(root: str, patterns: Patterns, closed: Sequence[str]) -> frozenset[
     try:
 
         def look() -> None:
-            until = time.monotonic() + SECONDS
-            entries, _changed = walk(root, {}, patterns, None, until)
-            if time.monotonic() < until:
+            effort = Effort(SECONDS, PATIENCE)
+            entries, _changed = walk(root, {}, patterns, None, effort)
+            if not effort.over():
                 found = b"\0".join(os.fsencode(path) for path in closed if _is_plain(path, entries))
                 os.write(answer, found[:_LARGEST])
 

@@ -8,7 +8,7 @@ the run holds may be made there, with exactly the bytes and the right to be exec
 ``remember`` reads the names of the commits from the refs before the command begins; the command can change the refs,
 and not what was remembered.  ``Committed`` goes from there to parents and trees, lazily, and believes an object only
 when its hash is the name by which it was reached (``objects``).  Everything is bounded: what is not found in time is
-not committed.
+not committed.  Time is that of a processor: what is let through does not depend on what else the machine does.
 
 Symbolic links are never let through: what they lead to could be the command's.
 """
@@ -33,7 +33,8 @@ LARGEST_REFS = 256 << 10  # bytes of packed-refs that are read
 MOST_COMMITS = 20_000
 MOST_BLOBS = 512  # different contents of one path that are compared with a file
 MOST_PATHS = 4_096
-LONGEST = 2.0  # seconds of work in one session
+LONGEST = 2.0  # seconds of a processor in one session: an honest checkout on a busy machine needs no more of them
+PATIENCE = 120.0  # seconds of that by the clock, for a disk that does not answer
 DIRECTORY, FILE, EXECUTABLE = b"40000", b"100644", b"100755"
 _HEX = frozenset(b"0123456789abcdef")
 _PLACES = ("refs/heads", "refs/remotes", "refs/tags")
@@ -137,7 +138,7 @@ class Committed:
         self._trees: dict[bytes, dict[bytes, tuple[bytes, bytes]] | None] = {}
         self._paths: dict[str, tuple[int, dict[tuple[bytes, bytes], None]]] = {}  # how far, and what it is there
         self._width = width
-        self._left = LONGEST
+        self._left, self._patience = LONGEST, PATIENCE
         self.found: tuple[bytes, bytes] | None = None  # mode and name of what ``differs`` has found a file to be
         self.until = 0.0  # 0: it is not divided
 
@@ -226,16 +227,17 @@ class Committed:
         yield from tuple(found)
         parts = [os.fsencode(part) for part in path.split("/")]
         while True:
-            began = time.monotonic()
+            began, worked = time.monotonic(), time.thread_time()
             if 0 < self.until < began:
                 raise Later
-            if self._left <= 0 or (at >= len(self._order) and not self._next_commit()):
+            if min(self._left, self._patience) <= 0 or (at >= len(self._order) and not self._next_commit()):
                 break
             entry = None
             if at < len(self._order):
                 entry = self._entry(self._order[at], parts)
                 at += 1
-            self._left -= time.monotonic() - began
+            self._left -= time.thread_time() - worked
+            self._patience -= time.monotonic() - began
             new = entry is not None and entry not in found
             if new and entry is not None:
                 found[entry] = None

@@ -33,6 +33,7 @@ from ..plan.model import Mask, ReadOnly
 from ..policy import reasons
 from ..policy.model import PathAccess
 from .beside import seen
+from .effort import Effort
 from .judge import (
     LONGEST_PATH,
     UNANSWERED,
@@ -75,7 +76,8 @@ PATIENCE = 1.0  # seconds that a process may hold a protected name open for writ
 MOST_UNANSWERED = 64  # worktrees that are being made outside
 SETTLED = 100_000_000  # ns after which a change of a file shows in its times
 IN_TURNS = 0.05  # share of the time for names that cannot be watched
-LONGEST_END = 10.0  # seconds for the final sweep; what was not looked at by then is said, and the run fails
+LONGEST_END = 10.0  # seconds of a processor for the final sweep, and
+PATIENCE_END = 120.0  # seconds for it in all; what was not looked at by then is said, and the run fails
 
 
 class Guard(Holder, Watching):
@@ -489,30 +491,30 @@ class Guard(Holder, Watching):
     def finish(self) -> None:
         """After the last process of the sandbox has ended: what appeared since the start, once more.
 
-        It takes ``LONGEST_END`` seconds at most; ``unfinished`` says when that was not enough.
+        It takes ``LONGEST_END`` at most; ``unfinished`` says when that was not enough.
         """
-        until = time.monotonic() + LONGEST_END
+        effort = Effort(LONGEST_END, PATIENCE_END)
         self._ended = True
         touched = self._watcher.touched()
         self._watcher.close()
         # Masks of a dead sandbox need no mending; only protected names are still a danger.
-        paths = dict.fromkeys(hit.path for hit in self._what_appeared(until) if hit.effect == "protect")
-        beside = self._beside_at_end(until)
+        paths = dict.fromkeys(hit.path for hit in self._what_appeared(effort) if hit.effect == "protect")
+        beside = self._beside_at_end(effort)
         for path in (*beside, *touched, *paths):
-            if time.monotonic() > until:
+            if effort.over():
                 self._is_late()
                 break
             self._judge(path)
-        self._look_at_addresses(until)
+        self._look_at_addresses(effort)
         self.kept = [self._shown + path for path in self._kept if os.path.lexists(self._prefix + path)]
         self.left += [self._shown + path for path in self._stuck if self._is_bad(path)]
         if self._aside:
-            self._move_out(until)
+            self._move_out(effort)
         if self._committed is not None:
             self._committed.close()
         os.close(self._root_fd)
 
-    def _beside_at_end(self, until: float) -> list[str]:
+    def _beside_at_end(self, effort: Effort) -> list[str]:
         """What configuration names in the work trees that are there now."""
         beside = self._index.beside
         if beside is None:
@@ -522,19 +524,19 @@ class Guard(Holder, Watching):
             below = [path for path, _context in entry[5]] + [hit[0] for hit in entry[6]]
             if entry[4] & KIND != GIT and not any(fold(path.rpartition("/")[2]) in GIT_NAMES for path in below):
                 continue
-            if time.monotonic() > until:
+            if effort.over():
                 self._is_late()
                 break
             names += [there for name in beside.of(tree) if (there := seen(self._prefix, name, len(tree)))]
         return self._look_beside(names)
 
-    def _look_at_addresses(self, until: float) -> None:
+    def _look_at_addresses(self, effort: Effort) -> None:
         """Put links aside that the session made on the way to where git's configuration of the start leads."""
         from .addresses import links
         from .gitconfig import ConfigError, parse
 
         for path in self._configs if self.places.open else ():
-            if time.monotonic() > until:
+            if effort.over():
                 self._is_late()
                 break
             try:
@@ -556,9 +558,10 @@ class Guard(Holder, Watching):
             return True
 
     def _is_late(self) -> None:
-        self.unfinished = f"looking for protected names took longer than {LONGEST_END:g} s, and was ended"
+        bounds = f"{LONGEST_END:g} s of a processor, or {PATIENCE_END:g} s in all"
+        self.unfinished = f"looking for protected names took longer than {bounds}, and was ended"
 
-    def _move_out(self, until: float) -> None:
+    def _move_out(self, effort: Effort) -> None:
         """Out of the workspace, where that is possible; else it stays under the name that no program obeys."""
         directory = -1
         try:
@@ -573,7 +576,7 @@ class Guard(Holder, Watching):
                     continue
                 where = self._prefix + aside
                 try:
-                    if directory >= 0 and time.monotonic() < until:
+                    if directory >= 0 and not effort.over():
                         name = path.rpartition("/")[2]
                         where = os.path.join(self._store, quarantine(self._root_fd, aside, directory, name))
                 except (FileNotFoundError, NotADirectoryError):
@@ -586,7 +589,7 @@ class Guard(Holder, Watching):
             if directory >= 0:
                 os.close(directory)
 
-    def _what_appeared(self, until: float) -> tuple[ScanHit, ...]:
+    def _what_appeared(self, effort: Effort) -> tuple[ScanHit, ...]:
         """New names, also in directories that the command closed to us (chmod 000)."""
         try:
             open_up(self._root_fd, ".")
@@ -598,7 +601,7 @@ class Guard(Holder, Watching):
             take_back(self._root_fd)  # which the command may have given to a subordinate id
         hits: tuple[ScanHit, ...] = ()
         for _round in range(DEEPEST_CLOSED):
-            found = rescan(self._index, until=until)
+            found = rescan(self._index, effort=effort)
             hits = found.hits
             self._last = found.index.entries
             if not found.whole:

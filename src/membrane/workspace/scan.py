@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from ..policy.globs import PatternSet
     from ..policy.model import PathRule
+    from .effort import Effort
 
     Effect: TypeAlias = Literal["hide", "readonly", "protect", "socket"]
     # path, code, directory, link.  Codes: h hide, x hide what is protected as well, r readonly, p protect,
@@ -283,16 +284,16 @@ def _beside(root: str, gits: list[str]) -> Beside | None:
     return Beside(names, linked, trees)
 
 
-def rescan(index: Index, *, until: float = 0.0) -> ScanResult:
+def rescan(index: Index, *, effort: Effort | None = None) -> ScanResult:
     """What appeared since ``index``: names that match now and did not exist then.
 
     Args:
-        until: time.monotonic() at which the walk ends, and is not ``whole``; 0: never.
+        effort: when it is used up the walk ends, and is not ``whole``; None: never.
 
     The hits are names to judge (``protect.judge``) or to report; the new index has the old start as no memory, so
     ask again with the old one.
     """
-    entries, _ = walk(index.root, index.entries, index.patterns, None, until, index.entries[""][3])
+    entries, _ = walk(index.root, index.entries, index.patterns, None, effort, index.entries[""][3])
     hits: dict[str, ScanHit] = {}
     warnings: list[str] = []
     for path, entry in entries.items():
@@ -323,7 +324,7 @@ def rescan(index: Index, *, until: float = 0.0) -> ScanResult:
         tuple(hits.values()),
         tuple(warnings),
         Index(index.root, index.patterns, entries, index.also, index.missing),
-        whole=not until or time.monotonic() < until,
+        whole=effort is None or not effort.over(),
     )
 
 
@@ -358,7 +359,7 @@ def walk(
     old: dict[str, Entry],
     patterns: Patterns,
     progress: Callable[[int], None] | None,
-    until: float = 0.0,
+    effort: Effort | None = None,
     context: int | None = None,
 ) -> tuple[dict[str, Entry], bool]:
     """All entries, parents before children, and whether any differs from ``old``.
@@ -375,7 +376,7 @@ def walk(
     since = time.monotonic()
     while stack:
         path, context = pop()
-        if until and not len(entries) % PROGRESS_EVERY and time.monotonic() >= until:
+        if effort is not None and not len(entries) % PROGRESS_EVERY and effort.over():
             break
         try:
             status = lstat(prefix + path)

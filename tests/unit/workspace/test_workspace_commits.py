@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import shutil
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from membrane.workspace import objects
+from membrane.workspace import commits, objects
 from membrane.workspace.commits import EXECUTABLE, FILE, Committed, is_tool, remember
 from membrane.workspace.objects import Objects, named
 
@@ -167,6 +168,30 @@ def test_what_a_commit_from_before_holds_may_be_made(repository: Path, opened: i
     assert known.found is not None and known.found[0] == EXECUTABLE
     assert known.content(known.found) == (b"export A=1\n", 0o777)
     known.close()
+
+
+@pytest.mark.parametrize(
+    ("clock", "work", "found"),
+    [(0.5, 0.0, True), (0.0, 0.5, False), (50.0, 0.0, False)],
+    ids=["a busy machine", "much work", "a disk that hangs"],
+)
+def test_what_counts_is_work_and_not_the_load_of_the_machine(
+    repository: Path, opened: int, monkeypatch: pytest.MonkeyPatch, clock: float, work: float, found: bool
+) -> None:
+    """Each look at a clock finds it so many seconds later; what is asked for is eleven commits away."""
+    commit(repository, {".mcp.json": b"1\n"})
+    for number in range(10):
+        commit(repository, {".mcp.json": b"other %d\n" % number})
+    (repository / ".mcp.json").write_bytes(b"1\n")
+    known = committed(repository, opened)
+    for name, step in (("monotonic", clock), ("thread_time", work)):
+        ticks = itertools.count(1000.0, step)
+        monkeypatch.setattr(commits.time, name, lambda ticks=ticks: next(ticks))
+    try:
+        assert (known.objection(".mcp.json") == "") is found
+    finally:
+        monkeypatch.undo()
+        known.close()
 
 
 def test_what_was_committed_later_does_not_count(repository: Path, opened: int) -> None:

@@ -375,8 +375,12 @@ with open(evil + "/hooks/pre-receive", "w") as file:
     file.write(HOOK)
 os.chmod(evil + "/hooks/pre-receive", 0o755)
 os.symlink(host, "link")
+os.mkdir("deep")
+for name in ("notes", "deep/x.git"):  # git takes a file of any name for a link to a repository
+    write(name, "gitdir: " + host + "/evil.git\n")()
 relative = os.path.relpath(host + "/evil.git")
 ways = [host + "/evil.git", "file://" + host + "/evil", relative, "link/evil.git", "./nothing/../link/evil"]
+ways += ["file://anyone" + host + "/evil.git", "notes", "./deep/x", "file://" + os.getcwd() + "/notes"]
 for number, address in enumerate(ways):
     say(number, git("remote", "add", f"r{number}", address))
 say("pushurl", git("config", "remote.origin.pushurl", ways[0]))
@@ -401,8 +405,11 @@ def test_F52_an_address_of_git_leads_to_no_hook_of_the_command(box: Box, outside
     config = box.workspace / "nested/.git/config"  # taken away in the middle of what git did
     assert not config.exists() or "evil.git" not in config.read_text()
     assert not (box.workspace / "nested/.gitmodules").exists()
-    outside.git("remote", "set-url", "origin", str(home / "evil.git"), check=True)  # the control
-    assert outside.ran(*push)
+    (box.workspace / "notes").write_text(f"gitdir: {home}/evil.git\n")
+    ways = [str(home / "evil.git"), f"file://anyone{home}/evil.git", "notes"]
+    for number, address in enumerate(ways):  # the control
+        outside.git("remote", "set-url", "origin", address, check=True)
+        assert outside.ran(*push[:2], f"HEAD:refs/heads/x{number}"), address
 
 
 def test_F53_a_link_that_the_command_puts_where_an_address_leads_is_gone_at_the_end(box: Box, outside: Outside) -> None:
@@ -427,12 +434,14 @@ say("another", git("remote", "add", "other", "./o.git"))
 os.rmdir("o.git")
 attempt("other", lambda: os.symlink(host + "/evil.git", "o.git"))
 attempt("apart", lambda: os.symlink(host + "/o.git", "apart"))
+say("third", git("remote", "add", "third", "notes"))
+attempt("notes", write("notes", "gitdir: " + host + "/o.git"))
 os.rename(evil, os.environ["HOME"] + "/o.git")
 """
     )
     found = box.attack(script)
-    assert found == {"set": 0, "link": "ok", "another": 0, "other": "ok", "apart": "ok"}
-    assert not any(os.path.lexists(box.workspace / name) for name in ("a", "o.git", "apart"))
+    assert found == {"set": 0, "link": "ok", "another": 0, "other": "ok", "apart": "ok", "third": 0, "notes": "ok"}
+    assert not any(os.path.lexists(box.workspace / name) for name in ("a", "o.git", "apart", "notes"))
     assert os.path.lexists(box.workspace / "mine"), "what was there before is the caller's"
     assert not outside.ran(*push)
     (box.workspace / "a").symlink_to(home)  # the control

@@ -168,3 +168,29 @@ def test_what_changes_while_it_is_judged_is_not_put_in_place(world: World, app: 
     assert b"fsmonitor" not in (app / ".git/config").read_bytes()
     world.workspace = control
     assert "EVIL" in world.python(RACE, outside=True)
+
+
+LEADS = """
+import subprocess
+os.chdir("app")
+evil = os.environ["HOME"] + "/evil.git"
+def git(*words): return subprocess.run(["git", *words], capture_output=True).returncode
+git("init", "-q", "--bare", evil)
+open(evil + "/hooks/pre-receive", "w").write("#!/bin/sh\\ntouch ran\\n")
+os.chmod(evil + "/hooks/pre-receive", 0o755)
+open("notes", "w").write("gitdir: " + evil + "\\n")
+ways = [evil, "file://anyone" + evil, "notes"]
+told = [git("remote", "add", "r%d" % number, way) for number, way in enumerate(ways)]
+print(json.dumps([evil, told, git("remote", "add", "beside", "../remote.git")]))
+"""
+
+
+def test_an_address_leads_to_no_hook_of_the_command(world: World, app: Path) -> None:
+    """``git push`` outside would run it; the home of the sandbox is a directory of the host."""
+    evil, told, everyday = world.python(LEADS)
+    assert 0 not in told and everyday == 0
+    assert "evil" not in (app / ".git/config").read_text()
+    for number, way in enumerate((evil, f"file://anyone{evil}", str(app / "notes"))):  # the control
+        (app / "notes").write_text(f"gitdir: {evil}\n")
+        git(world, "-C", "app", "push", "-q", way, f"HEAD:refs/heads/x{number}")
+        Path(evil, "ran").unlink()

@@ -21,8 +21,8 @@ in between, and after a kill both directions are open (``resume``): forward, or 
 
 All other processes may change the workspace meanwhile.  Each parent directory is opened anew without following any link
 (``tree.open_directory``); what is there must be what was seen when the journal was made; and what an exchange or a
-removal has brought into the stage is looked at once more, and given back if it is something else.  Then, as with any
-error, everything that was done is undone.
+removal has brought into the stage is looked at once more, and given back if it is something else: so also when it is
+undone.  Then, as with any error, everything that was done is undone.
 
 When all is done the journal and the stage are kept as ``undo``, until the next apply or a discard.  Where the state
 directory is on another file system the stage is a directory ``.membrane-apply-*`` of mode 0700 in the
@@ -733,14 +733,24 @@ class Stage:
                 raise conflict(op.path, "it was changed in the workspace since")
             elif there is None:
                 raise conflict(op.path, "it was deleted in the workspace since")
-            elif op.do == "put" and not directory:
-                syscalls.exchange(self.fd, op.slot, parent, name)
             elif directory and not is_empty(parent, name):
                 raise conflict(op.path, "something was made in it since")
-            elif op.do == "put":
-                syscalls.exchange(self.fd, op.slot, parent, name)
             else:
-                syscalls.rename_new(parent, name, self.fd, op.slot)
+                self._take_back(op, parent, name)
+
+    def _take_back(self, op: Op, parent: int, name: str) -> None:
+        """Bring what was put in place to the stage again.
+
+        Raises:
+            Conflict: it is something else by now, which is back in its place.
+        """
+        move = syscalls.exchange if op.do == "put" else syscalls.rename_new
+        move(parent, name, self.fd, op.slot)
+        taken = status_at(self.fd, op.slot)
+        filled = taken is not None and stat.S_ISDIR(taken.st_mode) and not is_empty(self.fd, op.slot)
+        if filled or not is_ours(op, self.fd, op.slot, taken):
+            move(self.fd, op.slot, parent, name)
+            raise conflict(op.path, "it was changed in the workspace meanwhile")
 
     def hindrances(self, ops: Iterable[Op]) -> list[tuple[str, str]]:
         """(path, why) of what cannot be undone as the workspace is now."""

@@ -338,13 +338,15 @@ class HeldTree(Value):
     """What is held in a writable tree, for a backend that makes names itself.
 
     ``rows``: effect and pattern of each path rule.  ``awaited``: paths that may not be made.  ``tips``: the commits
-    that its repository had before the run (``workspace.commits``).
+    that its repository had before the run (``workspace.commits``).  ``unguarded``: other trees that the command can
+    write (``workspace.addresses.Trees.open``).
     """
 
     root: str
     rows: tuple[tuple[str, str], ...]
     awaited: tuple[str, ...] = ()
     tips: bytes = b""
+    unguarded: tuple[str, ...] = ()
 
 
 class Pin(Value):

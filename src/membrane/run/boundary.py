@@ -405,10 +405,11 @@ class Boundary(ABC):
         operations += self._beside
         operations += self._instructions(facts)
         operations += self._hold(facts, [root for root, _rules in roots])
+        self._addresses = self._git_places(facts, [root for root, _rules in roots])
         if not cell.traces:  # no tracer refuses names before they are made
             cell.hold(
                 [
-                    _held(root, rules, found, tips[root])
+                    _held(root, rules, found, tips[root], self._addresses)
                     for (root, rules), (_root, found) in zip(roots, scans, strict=True)
                 ]
             )
@@ -421,7 +422,6 @@ class Boundary(ABC):
         from ..host.unixsockets import Table
         from ..workspace.guard import Guard  # while the view is made
 
-        self._addresses = self._git_places(facts, [root for root, _rules in roots])
         table = Table(self._tables.pop()) if self._tables else None
         for (root, found), empty in zip(scans, empties, strict=True):
             if masks is not None and changes is not None and root == reviewed:
@@ -1117,9 +1117,9 @@ class Boundary(ABC):
         return [path for guard in self.guards for path in (*guard.left, *guard.kept)]
 
 
-def _held(root: str, rules: Iterable[PathRule], found: ScanResult, tips: bytes) -> HeldTree:
+def _held(root: str, rules: Iterable[PathRule], found: ScanResult, tips: bytes, places: Trees) -> HeldTree:
     awaited = (f"{root}/{path}" for path, _ in zip(found.index.missing, range(MOST_AWAITED), strict=False))
-    return HeldTree(root, tuple((rule.effect, rule.text) for rule in rules), tuple(awaited), tips)
+    return HeldTree(root, tuple((rule.effect, rule.text) for rule in rules), tuple(awaited), tips, places.open)
 
 
 def _unguarded(guard: Guard | Late) -> str:

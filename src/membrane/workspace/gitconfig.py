@@ -298,7 +298,7 @@ def _address(value: str | None, shown: str) -> str:
     if value.startswith("-") or host.startswith("-") or rest.startswith("-") or "@-" in value:
         return f"{shown} would be read as an option"
     if separator and "/" not in scheme:
-        return "" if scheme.lower() in _SCHEMES and "::" not in scheme else f"{shown} runs git-remote-{scheme}"
+        return "" if scheme in _SCHEMES and "::" not in scheme else f"{shown} runs git-remote-{scheme}"
     before, double, _ = value.partition("::")
     if double and "/" not in before and "[" not in before:
         return f"{shown} runs git-remote-{before}"

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 
 from ..policy import reasons
+from .addresses import Trees
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ class Making:
     def __init__(self, trees: Sequence[HeldTree], shared: Callable[[str], bool] = lambda _path: False) -> None:
         self._shared = shared
         self._trees = [(tree.root.rstrip("/") + "/", tree) for tree in trees]
+        unguarded = dict.fromkeys(path for tree in trees for path in tree.unguarded)
+        self._places = Trees(tuple(tree.root for tree in trees), tuple(unguarded))
         self._preventions: dict[str, Prevention] = {}
         self._rules: dict[str, CreationRules] = {}
 
@@ -82,10 +85,11 @@ class Making:
 
     def edit(self, path: str, old: bytes, new: bytes) -> str:
         """Why a configuration may not change so; empty: only everyday settings differ."""
+        from .addresses import Judge
         from .gitedit import objection
 
         try:
-            why = objection(old, new, path)
+            why = objection(old, new, path, local=Judge(os.path.dirname(path), self._places))
             return f"{why}; git_config: writable allows all" if why else self._other(path)
         except OSError:
             return "it cannot be looked at"

@@ -634,6 +634,34 @@ def test_a_file_that_is_made_in_a_directory_that_goes(made: Workspace) -> None:
     assert found.pop(b"becomes-file/more")[2] == b"host, just now\n" and found == before
 
 
+@pytest.mark.parametrize(("call", "name"), [("exchange", "changed"), ("rename_new", "new")])
+def test_what_is_saved_in_the_moment_in_which_it_is_undone_is_not_lost(
+    made: Workspace, monkeypatch: pytest.MonkeyPatch, call: str, name: str
+) -> None:
+    """An editor's save, after it was looked at: the control is the same undo without one."""
+    real, done = getattr(syscalls, call), list[str]()
+
+    def racing(from_fd: int, source: str, to_fd: int, target: str) -> None:
+        if source == name and not done:
+            done.append(name)
+            (made.base / "save").write_text("host, just now\n")
+            (made.base / "save").rename(made.base / name)
+        real(from_fd, source, to_fd, target)
+
+    before = tree(made.base)
+    with engine(made) as each:
+        each.apply()
+    monkeypatch.setattr(syscalls, call, racing)
+    with engine(made) as each:
+        assert each.undo() == [(name, "it was changed in the workspace meanwhile")]
+    assert done and (made.base / name).read_text() == "host, just now\n"
+    (made.base / name).unlink()
+    with engine(made) as each:
+        each.undo(rest=True)
+    found = tree(made.base)
+    assert {**found, name.encode(): 0} == {**before, name.encode(): 0}
+
+
 @pytest.mark.parametrize("other", [True, False], ids=["another directory", "nothing"])
 def test_a_directory_that_is_moved_while_names_get_into_it(tmp_path: Path, other: bool) -> None:
     workspace = Workspace(tmp_path / "w")

@@ -61,6 +61,11 @@ def test_a_configuration_changes_in_everyday_settings_unless_another_session_sho
     everyday, other = b'[branch "a"]\n\tremote = origin\n', b"[core]\n\tfsmonitor = ./x\n"
     assert making.edit(path, old, old + everyday) == ""
     assert making.edit(path, old, old + other).startswith("core.fsmonitor is no everyday setting; git_config: ")
+    leads = b'[remote "a"]\n\turl = %s/x.git\n' % bytes(tmp_path.parent / "home")
+    assert making.edit(path, old, old + leads) == "", "the control"
+    held = HeldTree(str(tmp_path), (), unguarded=(str(tmp_path.parent / "home"),))
+    assert "git would run its hooks" in Making((held,)).edit(path, old, old + leads)
+    assert Making((held,)).edit(path, old, old + everyday) == ""
     shared = Making((HeldTree(str(tmp_path), (), ()),), lambda asked: asked == path)
     assert shared.edit(path, old, old + everyday) == "another session shows this repository"
     assert shared.edit(f"{tmp_path}/sub/.git/config", old, old + everyday) == ""

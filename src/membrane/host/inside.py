@@ -11,8 +11,8 @@ in which the command's is.  It may be killed itself.  So its parent is ``warden`
 nothing that comes from inside.  It waits for the end of the supervisor or of the keeper (pidfds), ends everything in
 the same way, and removes the sandbox's directories.  When the warden is killed, the keeper does that.  The supervisor
 is a subreaper as well: it walks (``end_orphans``) when both are killed.  Who kills all by a name that they share
-(``pkill -9 membrane``) kills all three, and a signal for the death of a parent (prctl(2)) reaches the command alone, not
-what it has started: so one more process, ``_stay``, has another name and waits in the warden's domain for that.
+(``pkill -9 membrane``) kills all three, and a signal for the death of a parent (prctl(2)) reaches the command and
+nothing that it has started: so one more process, ``_stay``, has another name and waits in the warden's domain for that.
 
 Landlock has no "except": where something in a tree is hidden or read-only, what is beside it on the way is listed
 instead.  What happens by name in a directory that holds such a name the keeper does itself (``supervised_names``).

@@ -52,7 +52,7 @@ elif command -v buildah >/dev/null; then
 fi
 exit {NO_ENGINE}
 """
-# An instruction as podman and buildah say it, as BuildKit does, and what Docker's older builder says of all of an image.
+# An instruction as podman and buildah say it, as BuildKit does; what Docker's older builder says of all of an image.
 _EXECUTED = re.compile(r"STEP \d+/\d+: (.*)|#\d+ \[[^\]]*\d+/\d+\] (.*)|# Executing \d+ build trigger")
 
 

@@ -14,8 +14,7 @@ forth).  Commands write this tree: no link is followed, only regular files are r
 and what is beyond counts as changed.
 
 An image in FROM may have instructions of its own for the build (ONBUILD), which only the engine knows.  Where a build
-said that it took files by one (``imagebuild.triggered``), the content is written with ``ALL`` in front, and from then on
-the whole directory counts.
+said that it took files by one (``imagebuild.triggered``), the whole directory counts from then on (``images.ALL``).
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ import time
 from _blake2 import blake2b  # hashlib loads OpenSSL besides, which takes longer than all that is done here
 
 from ..host import syscalls as sc
-from .images import ALL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,10 +61,10 @@ def stamp(path: str, *, whole: bool = False) -> tuple[int, ...]:
 
 def content(path: str, *, whole: bool = False) -> str:
     """A digest of the Dockerfile ``path`` and of what it copies: names, modes, bytes; empty: it cannot be judged.
-    ``whole``: as of ``stamp``; it begins with ``ALL`` then."""
+    ``whole``: as of ``stamp``."""
     left = [MOST_BYTES]
     found = _digest(path, lambda above, name, details: _read(above, name, details, left), whole)
-    return (ALL if whole else "") + found.hex() if found is not None else ""
+    return found.hex() if found is not None else ""
 
 
 def instructions(path: str) -> list[str] | None:

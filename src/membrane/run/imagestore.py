@@ -168,6 +168,7 @@ def pull(
             rest = _resolved(rest, roots)
         if kind == "dockerfile":
             content = imagecontext.content(rest, whole=whole)
+            content = ALL + content if whole and content else content
             if not again and content and old is not None and old.content == content and is_whole(place, old):
                 _write(f"{place}/names/{name}", Named(reference, platform, old.digest, stamp, content))
                 return old

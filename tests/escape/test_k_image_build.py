@@ -69,6 +69,27 @@ def test_K69_a_dockerfile_is_built_inside_once_and_runs(context: Box) -> None:
     assert not [path for path in (context.state / "images").iterdir() if path.name.startswith(".build")]
 
 
+def test_K73_what_an_image_in_from_takes_by_onbuild_counts(context: Box) -> None:
+    base = "FROM scratch\nCOPY root /\nENV PATH=/bin\nONBUILD COPY beside /taken\n"
+    context.file("base/Dockerfile", base)
+    context.file("beside", "one\n")
+    words = ("podman", "build", "-q", "--format=docker", "-t", "localhost/base", "-f", "base/Dockerfile", ".")
+    made = context.run(*words, options=("--containers",), timeout=PATIENCE)
+    assert made.returncode == 0, made
+    context.file("Dockerfile", 'FROM localhost/base\nRUN ["sh", "-c", "echo STEP 1/1: echo >/x"]\n')
+    options = ("--image=dockerfile:Dockerfile",)
+
+    def seen() -> tuple[str, bool]:
+        done = context.run("cat", "/taken", options=options, timeout=PATIENCE)
+        assert done.returncode == 0, done
+        return done.stdout, "building" in done.stderr
+
+    # The first build tells that all counts; the next one, from the engine's cache, begins with a look at it.
+    assert [seen() for _ in range(3)] == [("one\n", True), ("one\n", True), ("one\n", False)]
+    context.file("beside", "two\n")
+    assert [seen() for _ in range(2)] == [("two\n", True), ("two\n", False)]
+
+
 def test_K70_a_projects_file_has_no_image_built(context: Box) -> None:
     context.file(".membrane.yaml", "image: dockerfile:Dockerfile\n")
     done = context.run("true", options=("--trust-workspace",))

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import Any
 import pytest
 from inside_world import PRELUDE, World
 
-from membrane.host import landlock
+from membrane.host import inside, landlock
 from started import Started
 
 pytestmark = [pytest.mark.needs_kernel("landlock"), pytest.mark.needs_kernel("landlock without TCP")]
@@ -188,15 +189,29 @@ if os.fork() == 0:
     for _ in range(4):  # chains: each is another process of a session of its own every moment
         if os.fork() == 0:
             for fd in (0, 1, 2): os.close(fd)
-            while True:
+            end = time.monotonic() + 200  # longer than what a test waits for, should nobody end it
+            while time.monotonic() < end:
                 if os.fork(): os._exit(0)
                 os.setsid()
+            os._exit(0)
     print(keeper, os.environ["TMPDIR"], flush=True)
 time.sleep(1000)
 """
 
 
+def _all_have_ended(mark: str) -> None:
+    """Wait for it: nobody who can be waited for has killed them; and reap those that this process has adopted."""
+    end = time.monotonic() + 60
+    while _named(mark):
+        assert time.monotonic() < end, _named(mark)
+        for pid in map(int, _content(Path(f"/proc/self/task/{os.getpid()}/children")).split()):
+            if f"({mark}".encode() in _content(Path(f"/proc/{pid}/stat")):
+                os.waitpid(pid, os.WNOHANG)
+        time.sleep(0.01)  # between two looks
+
+
 ORDERS = ["keeper", "warden", "supervisor", "keeper supervisor", "warden supervisor", "warden keeper", "keeper warden"]
+ORDERS += ["supervisor warden keeper", "keeper supervisor warden"]
 
 
 @pytest.mark.parametrize("killed", ORDERS)
@@ -216,6 +231,10 @@ def test_chains_without_an_end_are_ended_whichever_of_our_processes_is_killed(wo
         pids = {"keeper": int(keeper), "warden": _parent(int(keeper)), "supervisor": run.pid}
         handles = [os.pidfd_open(pid) for pid in pids.values()]
         assert _named(mark)
+        children = _content(Path(f"/proc/{pids['warden']}/task/{pids['warden']}/children")).split()
+        (stays,) = (Path(f"/proc/{int(pid)}") for pid in children if int(pid) != pids["keeper"])
+        called = _content(stays / "comm"), _content(stays / "cmdline").rstrip(b"\0")
+        assert called == (inside.STAYS + b"\n", inside.STAYS)  # no pattern finds it that finds the others
         for name in killed.split():
             os.kill(pids[name], signal.SIGKILL)
         _out, said = run.communicate(timeout=60)
@@ -224,6 +243,9 @@ def test_chains_without_an_end_are_ended_whichever_of_our_processes_is_killed(wo
             os.close(handle)
         assert beside.poll() is None
         assert run.returncode == (-signal.SIGKILL if "supervisor" in killed else 125), said
+        if all(name in killed for name in pids):  # what stays ends the command, and ``gc`` removes the directory
+            _all_have_ended(mark)
+            shutil.rmtree(Path(scratch).parent)
         assert not _named(mark)
         assert not Path(scratch).parent.exists()
 

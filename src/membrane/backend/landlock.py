@@ -11,7 +11,8 @@ It is taken only when it is named (``backend: landlock``).  It has one command a
 listener of the command's notifications is the keeper's, and there is one for each process (EBUSY).
 
 If this object's process or the keeper ends, the warden ends everything; if the warden is killed, the keeper does; if
-both are, this process inherits what they kept (PR_SET_CHILD_SUBREAPER) and ends that in ``reap``.
+both are, this process inherits what they kept (PR_SET_CHILD_SUBREAPER) and ends that in ``reap``; if all three are, who
+stays below the warden for that ends the command (``inside._stay``).
 """
 
 from __future__ import annotations

@@ -10,7 +10,9 @@ No pid namespace ends what the command leaves behind: the keeper does (``ending`
 in which the command's is.  It may be killed itself.  So its parent is ``warden``, in a domain around that, which reads
 nothing that comes from inside.  It waits for the end of the supervisor or of the keeper (pidfds), ends everything in
 the same way, and removes the sandbox's directories.  When the warden is killed, the keeper does that.  The supervisor
-is a subreaper as well: it walks (``end_orphans``) when both are killed.
+is a subreaper as well: it walks (``end_orphans``) when both are killed.  Who kills all by a name that they share
+(``pkill -9 membrane``) kills all three, and a signal for the death of a parent (prctl(2)) reaches the command and
+nothing that it has started: so one more process, ``_stay``, has another name and waits in the warden's domain for that.
 
 Landlock has no "except": where something in a tree is hidden or read-only, what is beside it on the way is listed
 instead.  What happens by name in a directory that holds such a name the keeper does itself (``supervised_names``).
@@ -217,6 +219,8 @@ def warden(start: Start, channel: Channel, made: Inside, supervisor: int, orders
             os.close(fd)
         run_child(lambda: keeper(start, channel, made, me, own, makes), channel)
     beside = os.pidfd_open(pid)
+    if apart:
+        _stay(own, beside)
     give_up_privileges()
     null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
     for number in (0, 1, 2):
@@ -236,6 +240,35 @@ def warden(start: Start, channel: Channel, made: Inside, supervisor: int, orders
     except BlockingIOError:
         pool_directory = ""
     _end([made.directory, *([pool_directory] if pool_directory else [])], apart)
+
+
+STAYS = b"run-end"  # the name of who stays: no pattern that ends the others by theirs fits
+
+
+def _stay(warden: int, keeper: int) -> None:
+    """Fork who kills all that is in this domain, or in one below, once both pidfds say that their processes have ended.
+
+    Neither reads what comes from inside, nor holds anything of ours but these two.  It needs no walk, so it is made
+    only where signals are kept (``_keep_signals``).  The warden's own end takes it with it.
+    """
+    if os.fork():
+        return
+    try:
+        os.setsid()  # as ``end_orphans`` knows the keeper by its session
+        sc.set_name(STAYS)
+        sc.erase_environment(STAYS)
+        give_up_privileges()
+        low, high = sorted((warden, keeper))
+        for first, last in ((0, low - 1), (low + 1, high - 1), (high + 1, 0xFFFFFFFF)):
+            if first <= last:
+                sc.close_range(first, last)
+        for ended in (warden, keeper):
+            ready((ended,))
+        os.kill(-1, SIGKILL)
+    except ProcessLookupError:
+        pass  # the keeper has ended all of it
+    finally:
+        os._exit(0)
 
 
 def keeper(start: Start, channel: Channel, made: Inside, warden: int, parent: int, makes: int) -> NoReturn:

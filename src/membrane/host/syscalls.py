@@ -63,7 +63,7 @@ RESOLVE_BENEATH, RESOLVE_IN_ROOT = 0x08, 0x10
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE = 1, 4
 PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 24, 38, 47
 PR_CAP_AMBIENT_CLEAR_ALL = 4
-PR_SET_CHILD_SUBREAPER = 36
+PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 15, 36
 
 
 def _check(result: int, call: str, target: object = "") -> int:
@@ -121,6 +121,12 @@ def set_parent_death_signal(number: int) -> None:
     prctl(PR_SET_PDEATHSIG, number)
 
 
+def set_name(name: bytes) -> None:
+    """PR_SET_NAME: what ps(1) and pkill(1) know this thread by, at most 15 bytes."""
+    text = ctypes.create_string_buffer(name, 16)  # TASK_COMM_LEN
+    prctl(PR_SET_NAME, ctypes.addressof(text))
+
+
 def set_dumpable(dumpable: bool) -> None:
     """PR_SET_DUMPABLE: 0 hides /proc/PID/{mem,environ,fd} and forbids ptrace(2) by equals."""
     prctl(PR_SET_DUMPABLE, int(dumpable))
@@ -160,11 +166,11 @@ def close_range(first: int, last: int = 0xFFFFFFFF) -> None:
     _check(_syscall(_NR["close_range"], u(first), u(last), 0), "close_range")
 
 
-def erase_environment() -> None:
+def erase_environment(title: bytes = b"membrane") -> None:
     """Zero the initial environment and arguments, which /proc/PID/environ and cmdline show (proc(5), stat 48 to 51).
 
     The arguments are readable by every process that sees this one, dumpable or not, and name hosts, paths and proxy
-    passwords of the caller; the program's name stays.
+    passwords of the caller; the program's name stays, as ``title`` says it.
     """
     for name in os.environ:  # not clear(): it makes a list of the names for each of them
         del os.environ[name]
@@ -178,7 +184,7 @@ def erase_environment() -> None:
         _libc.memset(ctypes.c_void_p(start), 0, ctypes.c_size_t(end - start))
     if 0 < arguments < arguments_end:
         _libc.memset(ctypes.c_void_p(arguments), 0, ctypes.c_size_t(arguments_end - arguments))
-        title = b"membrane"[: arguments_end - arguments - 1]
+        title = title[: arguments_end - arguments - 1]
         _libc.memcpy(ctypes.c_void_p(arguments), title, ctypes.c_size_t(len(title)))
 
 

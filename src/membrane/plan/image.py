@@ -196,6 +196,22 @@ def who(image: ImageFacts) -> tuple[int, int] | None:
     return (uid, gid) if uid >= 0 and gid >= 0 else None
 
 
+def other_groups(image: ImageFacts) -> list[str]:
+    """The groups of its group(5) that ``docker run`` gives the image's user beside its own: none where it names one.
+
+    They are not set.  All files of the image belong to its user and group, so they open nothing of it, and under their
+    numbers the machine may have groups whose files are in the workspace.
+    """
+    name, mark, _group = image.user.partition(":")
+    number = _number(name)
+    known = _named(image.passwd, number) if number >= 0 else name
+    if not known or mark:
+        return []
+    rows = (row.split(b":") for row in image.group.split(b"\n"))
+    members = ((row[0].decode("utf-8", "replace"), row[3].strip().split(b",")) for row in rows if len(row) > 3)
+    return [group for group, names in members if known.encode() in names]
+
+
 def user(policy: Policy, image: ImageFacts, facts: HostFacts) -> tuple[int, int] | None:
     """The ids under which the command knows the caller's, as the image names them; None: it knows them as they are.
 
@@ -329,13 +345,17 @@ def bindings(policy: Policy, image: ImageFacts | None, facts: HostFacts) -> list
     out = [RuleBinding(f"image: {policy.image}", "policy", how)]
     if image.entrypoint:
         out.append(RuleBinding("image: entry point", image.reference, (" ".join(image.entrypoint),)))
-    ids, own, uid = who(image), user(policy, image, facts), _ids(facts, None)[0]
+    ids, own, (uid, gid) = who(image), user(policy, image, facts), _ids(facts, None)
     if own is not None:
         said = f"{image.user}: uid {own[0]} and gid {own[1]}, which are the caller's outside and own its files"
         out.append(RuleBinding("image: user", image.reference, (said,)))
+        if others := other_groups(image):
+            said = f"{_some(others)}: not set, as all files of the image are its user's here"
+            out.append(RuleBinding("image: other groups of its user", image.reference, (said,), "partial"))
     elif image.user and (ids is None or ids[0] != uid):
         known = "whom its passwd(5) does not know" if ids is None else f"uid {ids[0]} and gid {ids[1]}"
-        said = f"its commands run as {image.user} ({known}) elsewhere; here as uid {uid}, which owns its files"
+        here = f"here as uid {uid} and gid {gid}, which own its files"
+        said = f"its commands run as {image.user} ({known}) elsewhere; {here}"
         out.append(RuleBinding("image: user", image.reference, (said,), "partial"))
     if image.directory and image.begins:
         said = f"its own command begins in {image.begins}, one that is given in the workspace"

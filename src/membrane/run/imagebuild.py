@@ -10,11 +10,16 @@ are not asked.
 What the engine writes is a stranger's archive.  It comes through a pipe, at most ``MOST_BYTES``, into a file that no
 sandbox has, and is judged like any other (``host.imagefiles``) after everything in the sandbox has ended.  What it says
 is escaped.
+
+It also says what it executes, line by line.  An instruction there that takes files and is none of the Dockerfile is one
+of an image in FROM (ONBUILD): what it takes is not known, so the whole directory counts (``imagecontext``).  What a
+command of the build prints can look like one, which is a build too many.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
@@ -23,10 +28,11 @@ from ..escaping import escape
 from ..host import imagefiles
 from ..host.unpack import MOST_BYTES
 from ..policy.grammar import NO_IMAGE
+from . import imagecontext
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 _LONGEST_LINE = 4096  # bytes that an engine says without an end of line
 _LAST_LINES = 20
@@ -46,10 +52,15 @@ elif command -v buildah >/dev/null; then
 fi
 exit {NO_ENGINE}
 """
+# An instruction as podman and buildah say it, as BuildKit does; what Docker's older builder says of all of an image.
+_EXECUTED = re.compile(r"STEP \d+/\d+: (.*)|#\d+ \[[^\]]*\d+/\d+\] (.*)|# Executing \d+ build trigger")
 
 
-def build(path: str, platform: str, archive: str, progress: Callable[[str], None], say: Callable[[str], None]) -> None:
+def build(path: str, platform: str, archive: str, progress: Callable[[str], None], say: Callable[[str], None]) -> bool:
     """Build the Dockerfile ``path`` and write the image to the new file ``archive``.
+
+    Returns:
+        It took files by an instruction of an image in FROM (``triggered``).
 
     Args:
         platform: of the image (``grammar.parse_platform``); empty: this machine's.
@@ -74,6 +85,13 @@ def build(path: str, platform: str, archive: str, progress: Callable[[str], None
     if not os.path.isfile(f"/proc/self/fd/{place}/{name}"):
         os.close(place)
         raise HostError("build the image", "there is no such file", target=path, fix=("membrane image init FILE",))
+    own, by_trigger = imagecontext.instructions(path), False
+
+    def hear(line: str) -> None:
+        nonlocal by_trigger
+        by_trigger = by_trigger or triggered(line, own)
+        progress(line)
+
     fd = os.open(archive, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "wb") as file:
         process = subprocess.Popen(
@@ -85,7 +103,7 @@ def build(path: str, platform: str, archive: str, progress: Callable[[str], None
         )
         os.close(place)
         try:
-            lines = _heard(process, file.write, progress)
+            lines = _heard(process, file.write, hear)
             status = process.wait()
         finally:
             if process.poll() is None:
@@ -101,6 +119,23 @@ def build(path: str, platform: str, archive: str, progress: Callable[[str], None
         fix = f"cd {context} && membrane --containers -- podman build -f {name} ."
         refused = "membrane trace show @last --denied   # what it may not reach"
         raise HostError("build the image", cause, target=reference, fix=(refused, fix))
+    return by_trigger
+
+
+def triggered(line: str, own: Sequence[str] | None) -> bool:
+    """Does an engine say by ``line`` that it takes files of the context by an instruction that the Dockerfile has not?
+
+    Args:
+        own: its instructions (``imagecontext.instructions``); None: all of the context counts without this.
+    """
+    found = _EXECUTED.search(line) if own is not None else None
+    if found is None or own is None:
+        return False
+    words = (found[1] or found[2] or "").split()
+    if not words:
+        return True
+    takes = words[0].upper() in ("COPY", "ADD") or (words[0].upper() == "RUN" and any("--mount" in x for x in words))
+    return takes and words not in [instruction.split() for instruction in own]
 
 
 def _heard(

@@ -11,7 +11,10 @@ out: an error is a build too many, which the engine's own cache makes short, and
 Each start asks for ``stamp``, which opens directories and no file: names, modes, sizes and times.  Only where that has
 changed ``content`` reads the files, and nothing is built where names, modes and bytes are the same (a checkout back and
 forth).  Commands write this tree: no link is followed, only regular files are read, names, depth and bytes are bounded,
-and what is beyond counts as changed.  What the image of FROM copies by ONBUILD is not seen.
+and what is beyond counts as changed.
+
+An image in FROM may have instructions of its own for the build (ONBUILD), which only the engine knows.  Where a build
+said that it took files by one (``imagebuild.triggered``), the whole directory counts from then on (``images.ALL``).
 """
 
 from __future__ import annotations
@@ -47,20 +50,30 @@ class _Whole(Exception):
     """Which names count cannot be said."""
 
 
-def stamp(path: str) -> tuple[int, ...]:
+def stamp(path: str, *, whole: bool = False) -> tuple[int, ...]:
     """What tells that neither the Dockerfile ``path`` nor what it copies was touched; like no other where that cannot
-    be judged."""
-    found = _digest(path, _touched)
+    be judged.  ``whole``: the whole directory counts, whatever it copies."""
+    found = _digest(path, _touched, whole)
     if found is None:
         return os.getpid(), time.monotonic_ns()
     return tuple(int.from_bytes(found[start : start + 7], "big") for start in range(0, 28, 7))
 
 
-def content(path: str) -> str:
-    """A digest of the Dockerfile ``path`` and of what it copies: names, modes, bytes; empty: it cannot be judged."""
+def content(path: str, *, whole: bool = False) -> str:
+    """A digest of the Dockerfile ``path`` and of what it copies: names, modes, bytes; empty: it cannot be judged.
+    ``whole``: as of ``stamp``."""
     left = [MOST_BYTES]
-    found = _digest(path, lambda above, name, details: _read(above, name, details, left))
+    found = _digest(path, lambda above, name, details: _read(above, name, details, left), whole)
     return found.hex() if found is not None else ""
+
+
+def instructions(path: str) -> list[str] | None:
+    """Those of the Dockerfile ``path``, each in one line; None: they cannot be told."""
+    try:
+        with open(path, "rb") as file:
+            return _lines(file.read(_LARGEST).decode())
+    except (OSError, ValueError, _Whole):
+        return None
 
 
 def copied(text: str) -> list[str] | None:
@@ -156,7 +169,7 @@ def _read(above: int, name: str, details: os.stat_result, left: list[int]) -> ob
     return digest.hexdigest()
 
 
-def _digest(path: str, told: Callable[[int, str, os.stat_result], object]) -> bytes | None:
+def _digest(path: str, told: Callable[[int, str, os.stat_result], object], whole: bool) -> bytes | None:
     """Of the Dockerfile and what it copies; ``told``: what is said of a regular file.  None: it cannot be judged."""
     directory, name = os.path.split(path)
     try:
@@ -170,7 +183,7 @@ def _digest(path: str, told: Callable[[int, str, os.stat_result], object]) -> by
         walk = _Walk(told, *_left_out(lists[0] if not any(lists[1:]) else b""))
         walk.add(text, *lists)
         # buildah takes NAME.in through cpp(1), which includes files.
-        names = None if name.endswith(".in") else copied(text.decode())
+        names = None if whole or name.endswith(".in") else copied(text.decode())
         try:
             for each in names if names is not None else [""]:
                 walk.named(root, each)

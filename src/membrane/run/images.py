@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ..policy.model import Policy
 
 LARGEST = 4 << 20  # of a record, and of passwd(5) of an image
+ALL = "all:"  # before a digest of the whole directory of a Dockerfile; alone: that is to count at the next build
 LONGEST_VOLUME = 1024  # characters of one that is to be made
 MOST_VOLUMES = 32  # each is a mount with a directory of our state
 
@@ -44,7 +45,7 @@ class Named(Message):
     platform: str  # that was asked for; empty: this machine's
     digest: str  # of the record
     stamp: tuple[int, ...]  # of the directory or file that it came from
-    content: str  # of a Dockerfile and what it copies (``imagecontext.content``); empty: nothing is known
+    content: str  # of a Dockerfile and what it copies (``imagecontext.content``), or ``ALL``; empty: nothing is known
 
 
 class Record(Message):
@@ -74,6 +75,11 @@ class Kept(Value):
     stamp: tuple[int, ...] = ()  # of the directory or file that it came from
     platform: str = ""  # as of ``Named``
     content: str = ""
+
+    @property
+    def whole(self) -> bool:
+        """Of a Dockerfile: the whole directory around it counts."""
+        return self.content.startswith(ALL)
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -140,7 +146,7 @@ def find(state: str, reference: str, platform: str = "") -> Kept | None:
     """
     place = place_of(state)
     kept = kept_as(place, key_of(reference, platform))
-    if kept is None or (kept.reference, kept.platform) != (reference, platform) or kept.stamp != stamp_of(reference):
+    if kept is None or (kept.reference, kept.platform) != (reference, platform) or not _is_as_it_was(kept):
         return None
     return kept if is_whole(place, kept) else None
 
@@ -150,15 +156,23 @@ def is_whole(place: str, kept: Kept) -> bool:
     return all(os.path.isdir(f"{place}/layers/{layer}") for layer in kept.layers)
 
 
-def stamp_of(reference: str) -> tuple[int, ...]:
-    """What tells whether a directory or file is as it was: of an image by name, nothing does."""
+def _is_as_it_was(kept: Kept) -> bool:
+    return kept.stamp == stamp_of(kept.reference, whole=kept.whole)
+
+
+def stamp_of(reference: str, *, whole: bool = False) -> tuple[int, ...]:
+    """What tells whether a directory or file is as it was: of an image by name, nothing does.
+
+    Args:
+        whole: of a Dockerfile, as of ``imagecontext.stamp``.
+    """
     kind, _, rest = reference.partition(":")  # ``grammar.parse_image`` has seen it; a start does without that module
     if kind not in IMAGE_PATHS:
         return ()
     if kind == "dockerfile":
         from . import imagecontext
 
-        return imagecontext.stamp(rest)
+        return imagecontext.stamp(rest, whole=whole)
     try:
         details = os.stat(f"{rest}/index.json" if kind == "oci" else rest)
     except OSError:

@@ -39,7 +39,7 @@ from ..plan import mounts
 from ..policy import grammar
 from ..policy.model import IMAGE_PATHS
 from . import imagebuild, imagecontext
-from .images import FILES, Kept, Named, Record, find, is_whole, kept_as, key_of, place_of, record_of, stamp_of
+from .images import ALL, FILES, Kept, Named, Record, find, is_whole, kept_as, key_of, place_of, record_of, stamp_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -161,12 +161,14 @@ def pull(
         os.chmod(f"{place}/empty", 0o755)  # noqa: S103 - it is seen as the image's own
         if not again and (kept := find(state, reference, platform)) is not None:
             return kept
-        stamp, content = stamp_of(reference), ""
+        old = kept_as(place, name)
+        whole = old is not None and old.whole
+        stamp, content = stamp_of(reference, whole=whole), ""
         if kind in IMAGE_PATHS:
             rest = _resolved(rest, roots)
         if kind == "dockerfile":
-            content = imagecontext.content(rest)
-            old = kept_as(place, name)
+            content = imagecontext.content(rest, whole=whole)
+            content = ALL + content if whole and content else content
             if not again and content and old is not None and old.content == content and is_whole(place, old):
                 _write(f"{place}/names/{name}", Named(reference, platform, old.digest, stamp, content))
                 return old
@@ -187,9 +189,11 @@ def pull(
                 say(f"building the image {reference}")
                 archive = f"{place}/.build-{secrets.token_hex(8)}"
                 try:
-                    imagebuild.build(rest, platform, archive, meter.show, say)
-                    if stamp_of(reference) != stamp:  # by a command: what was built may be of neither content
+                    by_trigger = imagebuild.build(rest, platform, archive, meter.show, say)
+                    if stamp_of(reference, whole=whole) != stamp:  # by a command: what was built may be of neither
                         content = ""
+                    if by_trigger != whole:  # what was looked at before is not what counts from now on
+                        stamp, content = (), ALL if by_trigger else ""
                     found = imagefiles.read_archive(archive, f"{place}/layers", platform, step, zstd)
                 finally:
                     if os.path.lexists(archive):

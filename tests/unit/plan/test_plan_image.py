@@ -136,3 +136,24 @@ def test_root_may_have_another_group() -> None:
     plan = planned("root:staff", ROOT)
     assert plan.ids == (0, 50) and files(plan)["/etc/group"][0] == b"staff:x:50:"
     assert files(plan)["/etc/passwd"][0] == b"root:x:0:50:root:/root:/bin/sh"
+
+
+@pytest.mark.parametrize(
+    ("user", "groups"),
+    [
+        ("app", ["docker", "audio"]),
+        ("70", ["docker", "audio"]),
+        ("app:docker", []),
+        ("70:5", []),
+        ("other", []),
+        ("", []),
+    ],
+)
+def test_the_other_groups_of_its_user_are_named_and_not_set(user: str, groups: list[str]) -> None:
+    file = b"docker:x:27:app,u\nsix:x:64:x,apple\naudio:x:63:app\nbad\napp:x:70:\n"
+    known = b"app:x:70:70::/:/bin/sh\nother:x:71:71::/:/bin/sh\n"
+    found = FACTS.replace(user=user, passwd=known, group=file)
+    plan = build(Policy(image="tool:1"), PLAIN.replace(image=found))
+    rows = [row for row in plan.bindings if row.rule == "image: other groups of its user"]
+    assert [row.status for row in rows] == ["partial"] * bool(groups)
+    assert all(row.mechanisms[0].startswith(", ".join(groups)) for row in rows)

@@ -201,7 +201,7 @@ def test_it_is_built_again_when_what_it_copies_has_changed(
 
     meanwhile = [""]
 
-    def build(_path: str, _platform: str, made: str, *_more: object) -> None:
+    def build(_path: str, _platform: str, made: str, *_more: object) -> bool:
         before = (context / "a").read_text()
         if meanwhile[0]:
             (context / "a").write_text(meanwhile[0])
@@ -209,6 +209,7 @@ def test_it_is_built_again_when_what_it_copies_has_changed(
         if meanwhile[0]:
             (context / "a").write_text(before)
         archive(image(tmp_path / f"image{len(built)}", layer(("a", built[-1].encode()))), Path(made))
+        return False
 
     monkeypatch.setattr(imagebuild, "build", build)
     lines: list[str] = []
@@ -242,3 +243,63 @@ def test_it_is_built_again_when_what_it_copies_has_changed(
     monkeypatch.setattr(imagebuild, "build", lambda *_words: (_ for _ in ()).throw(HostError("build", "no")))
     with pytest.raises(HostError):  # what cannot be judged is not taken for what it was
         held()
+
+
+OWN = ["FROM base", "COPY  a /to", "RUN --mount=type=cache,target=/x make", "RUN echo COPY x"]
+
+
+@pytest.mark.parametrize(
+    ("line", "by_trigger"),
+    [
+        ("STEP 2/4: COPY . /app", True),
+        ("[1/2] STEP 2/4: ADD x /app", True),
+        ("no end of line beforeSTEP 2/4: COPY . /app", True),
+        ("STEP 2/4: RUN --mount=type=bind,target=/y make", True),
+        ("# Executing 2 build triggers", True),
+        ("# Executing 1 build trigger", True),
+        ("#7 [2/3] COPY . /app", True),
+        ("#7 [build 2/3] copy . /app", True),
+        ("STEP 2/4: COPY a /to", False),
+        ("#7 [2/3] COPY a /to", False),
+        ("STEP 3/4: RUN --mount=type=cache,target=/x make", False),
+        ("STEP 4/4: RUN echo COPY x", False),
+        ("STEP 2/4: RUN other", False),
+        ("STEP 1/4: FROM base", False),
+        ("COPY . /app", False),
+    ],
+)
+def test_an_engine_says_that_it_takes_files_for_an_image_in_from(line: str, by_trigger: bool) -> None:
+    assert imagebuild.triggered(line, OWN) == by_trigger
+    assert not imagebuild.triggered(line, None)  # all counts anyway
+
+
+def test_all_of_the_directory_counts_where_an_image_in_from_took_files(
+    context: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a stand-in for the engine; the base loses its triggers at the end, and what lies beside counts no more."""
+    state, reference = str(tmp_path / "state"), f"dockerfile:{context}/Dockerfile"
+    took, built = [True], list[str]()
+
+    def build(_path: str, _platform: str, made: str, *_more: object) -> bool:
+        beside = context / "beside"
+        built.append(beside.read_text() if beside.exists() else "")
+        archive(image(tmp_path / f"image{len(built)}", layer(("a", built[-1].encode()))), Path(made))
+        return took[0]
+
+    monkeypatch.setattr(imagebuild, "build", build)
+
+    def held() -> tuple[str, int]:
+        images.need(state, reference, lambda: imagestore.pull(state, reference, again=False)).end()
+        return built[-1], len(built)
+
+    # Only after the first build is it known; the second one begins with a look at all, the engine has it in its cache.
+    assert [held() for _ in range(3)] == [("", 1), ("", 2), ("", 2)]
+    (context / "beside").write_text("x")
+    assert [held() for _ in range(2)] == [("x", 3), ("x", 3)]
+    replaced(context / "beside")
+    assert images.find(state, reference) is None and held() == ("x", 3)
+    took[0] = False
+    write(context, "FROM other\nCOPY a /to\n")
+    assert [held() for _ in range(3)] == [("x", 4), ("x", 5), ("x", 5)]
+    (context / "beside").write_text("y")
+    assert held() == ("x", 5)

@@ -19,6 +19,7 @@ from .model import RuleBinding, SandboxPlan
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import NoReturn
 
     from ..policy.model import MountRule, Policy, SocketRule
     from .model import DeviceFact, HostFacts
@@ -166,16 +167,21 @@ def _overlap(one: str, other: str) -> bool:
     return mounts.inside(one, other) or mounts.inside(other, one)
 
 
+def refuse_overlap(workspace: str, state: str) -> NoReturn:
+    """Raise the ``PolicyError`` of a workspace that holds our state, or lies in it."""
+    raise PolicyError(
+        "use the workspace",
+        f"the workspace {workspace} and membrane's own state {state} overlap",
+        fix=("run membrane in another directory, or set MEMBRANE_HOME to a directory outside of it",),
+    )
+
+
 def _refuse_workspace(facts: HostFacts) -> None:
     workspace = facts.workspace
     if workspace == "/" or mounts.inside(facts.home, workspace):
         cause = f"the workspace {workspace} holds the home directory {facts.home}: every file of it would be open"
     elif _overlap(facts.state, workspace):
-        raise PolicyError(
-            "use the workspace",
-            f"the workspace {workspace} and membrane's own state {facts.state} overlap",
-            fix=("run membrane in another directory, or set MEMBRANE_HOME to a directory outside of it",),
-        )
+        refuse_overlap(workspace, facts.state)
     elif workspace in mounts.SHARED_PLACES or workspace == f"/run/user/{facts.uid}":
         cause = f"the workspace {workspace} holds files and sockets of other programs: all of them would be open"
     else:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     Node: TypeAlias = "Scalar | Sequence | Mapping"
 
+_FEW = 16  # keys that a message lists
 DEEPEST = 16  # nesting of collections; the policy grammar needs 6
 _NULLS = frozenset(["", "~", "null", "Null", "NULL"])  # YAML 1.1 null, as a plain scalar
 _TRUE = frozenset(["true", "True", "TRUE", "yes", "Yes", "YES", "on", "On", "ON"])
@@ -194,7 +195,10 @@ class Mapping(Placed):
     def finish(self, what: str) -> None:
         """Refuse the keys that were not taken."""
         for name, (key, _value) in self.pairs.items():
-            key.refuse(f'unknown key "{name}" in {what}{closest(name, self.known)}')
+            hint = closest(name, self.known)
+            if not hint and len(self.known) <= _FEW:
+                hint = f"; known are {', '.join(sorted(self.known))}"
+            key.refuse(f'unknown key "{name}" in {what}{hint}')
 
 
 def named(node: Node, what: str) -> list[tuple[str, tuple[str, ...], Placed]]:
@@ -288,7 +292,9 @@ def _tree(events: Iterable[Any], file: str) -> Node | None:
         elif isinstance(event, (yaml.ScalarEvent, yaml.CollectionStartEvent)):
             # "!" alone only says "not plain"; the quotes say that already.
             if event.tag not in (None, "!"):
-                Sequence(*place(event)).refuse(f"the tag {event.tag} is not used in a policy")
+                Sequence(*place(event)).refuse(
+                    f'the tag {event.tag} is not used in a policy; quote a value that begins with "!"'
+                )
             if isinstance(event, yaml.ScalarEvent):
                 mark: Any = event.end_mark  # at the start of the next line after a block scalar
                 end = mark.line + (mark.column > 0)

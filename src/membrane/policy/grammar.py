@@ -9,7 +9,15 @@ same rule.
 
 from __future__ import annotations
 
-from .hosts import HOST_INTERNAL, canonical_host, format_address, is_public_suffix, parse_address, parse_network
+from .hosts import (
+    HOST_INTERNAL,
+    address_class,
+    canonical_host,
+    format_address,
+    is_public_suffix,
+    parse_address,
+    parse_network,
+)
 from .model import (
     IMAGE_PATHS,
     MACHINES,
@@ -281,7 +289,10 @@ def parse_size(text: str) -> int:
         Malformed: with the cause.
     """
     short = text.removesuffix("B").removesuffix("i") if text.endswith("B") else text
-    return _number_with_unit(short.upper(), _SIZES, "a size", "512M")
+    try:
+        return _number_with_unit(short.upper(), _SIZES, "a size", "512M")
+    except Malformed as error:  # about what was written, not about what is left of it
+        raise Malformed(str(error).replace(repr(short.upper()), repr(text), 1)) from None
 
 
 def parse_duration(text: str) -> int:
@@ -451,6 +462,29 @@ def expand_variables(text: str, environ: Mapping[str, str], used: dict[str, str 
             raise Malformed(f"the variable {name} is not set")
         out.append(value)
     return "".join([*out, rest])
+
+
+def check_pattern(text: str, home: str) -> None:
+    """Refuse a pattern of ``ignore`` or ``readonly`` that was meant as a path of the machine and would match nothing.
+
+    Raises:
+        Malformed: with the cause.
+    """
+    bare = text.removeprefix("!")
+    if bare == "~" or bare.startswith("~/") or (home not in ("", "/") and f"{bare}/".startswith(f"{home}/")):
+        raise Malformed(
+            "patterns are of names in the workspace, where /x is x at the top; elsewhere in the home nothing is in the "
+            "view but what mounts show, and with view: host, files: {deny_read: [...]} hides"
+        )
+
+
+def is_own_loopback(rule: HostRule) -> bool:
+    """Does the rule name what is the sandbox's own loopback inside, and so opens nothing?"""
+    if rule.network is not None:
+        version, first = rule.network.version, rule.network.base
+        last = first | (1 << ((32 if version == 4 else 128) - rule.network.prefix)) - 1
+        return all(address_class(version, each) == "loopback" for each in (first, last))
+    return rule.kind == "host" and (rule.host == "localhost" or rule.host.endswith(".localhost"))
 
 
 def mount_rule(path: str, target: str, mode: Literal["ro", "rw"], origin: Origin, home: str) -> MountRule:

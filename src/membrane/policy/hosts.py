@@ -69,14 +69,16 @@ def canonical_host(raw: str) -> str:
         raise MalformedHost("the name is empty")
     rest = name.encode().translate(None, _NAME_BYTES)
     if rest:
-        raise MalformedHost(f"character {rest[:1].decode()!r} is not allowed in a host name")
+        several = "; each host is an entry of its own" if rest[:1] in (b",", b" ") else ""
+        raise MalformedHost(f"character {rest[:1].decode()!r} is not allowed in a host name{several}")
     if len(name) > _LONGEST_LABEL:
         if len(name) > _LONGEST_NAME:
             raise MalformedHost(f"the name is longer than {_LONGEST_NAME} characters")
         if any(len(label) > _LONGEST_LABEL for label in name.split(".")):
             raise MalformedHost(f"a label is longer than {_LONGEST_LABEL} characters")
     if ".." in name or name[0] == "." or name[-1] == ".":
-        raise MalformedHost("a label is empty")
+        below = f'; names below it are "*{name}"' if name[0] == "." and ".." not in name else ""
+        raise MalformedHost(f"a label is empty{below}")
     if name[0] == "-" or name[-1] == "-" or ".-" in name or "-." in name:
         raise MalformedHost("a label begins or ends with a hyphen")
     last = name[name.rfind(".") + 1 :]

@@ -587,6 +587,15 @@ OPTIONS: tuple[Option, ...] = (
 )
 
 
+# Top-level keys of other programs' files, with the program and its name for ``config import``.
+ELSEWHERE = {
+    **dict.fromkeys(("network", "filesystem", "ignoreViolations"), ("sandbox-runtime", "srt")),
+    **dict.fromkeys(("sandbox", "permissions"), ("Claude Code", "claude")),
+    **dict.fromkeys(("hostnames", "cidrs", "resolver"), ("cagent", "cagent")),
+    **dict.fromkeys(("sandbox_mode", "sandbox_workspace_write"), ("Codex", "codex")),
+}
+
+
 def template() -> str:
     """A user's first file: every common key, commented out, with what it says without one."""
     return TEMPLATE_HEAD + "".join(key.template for key in KEYS)

@@ -219,6 +219,9 @@ class _Loader(Reader):
             taken = top.take("show")
             if taken:
                 self._below_home("show", taken[1], self.shown)
+        for name, program in keys.ELSEWHERE.items():
+            if found := top.pairs.get(name):
+                found[0].refuse(f'"{name}" is a setting of {program[0]}: membrane config import {program[1]} FILE')
         top.finish("a policy")
         check(self.levels[self.level], self.file)
         check_review(self.said)
@@ -286,6 +289,7 @@ class _Loader(Reader):
 
     def _typed_pattern(self, key: Key, _option: Option, text: str) -> None:
         Pattern(text)  # which refuses what is none
+        grammar.check_pattern(text, self.home)
         effect: PathEffect = "readonly" if key.name == "readonly" else "hide"
         self.levels[self.level]["paths"].append(PathRule(text, _TYPED, effect))
 

@@ -19,6 +19,7 @@ from . import grammar, keys
 from .contradictions import check_mounts
 from .document import Mapping, Scalar
 from .globs import MOST_EXPRESSIONS, Pattern
+from .hosts import HOST_INTERNAL
 from .model import (
     IMAGE_PATHS,
     CarrierOption,
@@ -216,6 +217,12 @@ class Reader:
             self.warnings.append(f'{rule.origin}: "{rule.text}" lets the command reach every host')
         elif rule.network is not None and rule.network.prefix < _WIDE[rule.network.version]:
             self.warnings.append(f'{rule.origin}: "{rule.text}" also opens private ranges, to connections by address')
+        elif grammar.is_own_loopback(rule):
+            port = f":{rule.ports[0].first}" if rule.ports else " with a port"
+            self.warnings.append(
+                f'{rule.origin}: "{rule.text}" is the loopback of the sandbox itself, which needs no rule; '
+                f"this machine's is {HOST_INTERNAL}{port}"
+            )
 
     def _patterns(self, key: str, node: Node) -> None:
         effect: PathEffect = "readonly" if key == "readonly" else "hide"
@@ -236,6 +243,7 @@ class Reader:
                 scalar = taken[1]
             text = scalar.scalar(f"an entry of {key}").string(f"an entry of {key}")
             pattern = self._checked(scalar, f'the pattern "{text}"', Pattern, text)
+            self._checked(scalar, f'the pattern "{text}"', grammar.check_pattern, text, self.home)
             if pattern.negated:
                 self._widens(key, item)  # it takes back what another level hides
             self._expressions += pattern.is_expression

@@ -251,9 +251,9 @@ class Learner:
             f"# Learned by membrane from {self.runs} run{'' if self.runs == 1 else 's'}. Read it before you use it."
         ]
         for why, count in sorted(self._left_out.items()):
-            lines.append(f"# Left out: {visible(why)} ({count} times).")
+            lines.append(f"# Left out: {visible(why)} ({_often(count)}).")
         for where, found in sorted(self._private.items()):
-            tried = f"{found.refused} times{self._who(found)}"
+            tried = f"{_often(found.refused)}{self._who(found)}"
             lines.append(f"# Not opened, as it is a private address: {quoted(where)} ({tried}).")
         comments = len(lines)
         entries = []
@@ -263,12 +263,12 @@ class Learner:
             lines += ["allow:", *entries]
         if self._sockets:
             lines.append("unix_sockets:")
-            lines += [f"  - {quoted(path)} # {row[0]} times" for path, row in sorted(self._sockets.items())]
+            lines += [f"  - {quoted(path)} # {_often(row[0])}" for path, row in sorted(self._sockets.items())]
         if self._paths:
             lines.append("mounts:")
             for path, row in sorted(self._paths.items()):
                 tried = "; it tried to write: mode: rw" if row[1] else ""
-                lines.append(f"  - {{path: {quoted(path)}, mode: ro}} # {row[0]} times{tried}")
+                lines.append(f"  - {{path: {quoted(path)}, mode: ro}} # {_often(row[0])}{tried}")
         if len(lines) == comments:
             lines.append("# Nothing was tried that needs a rule.\n{}")
         return "\n".join(lines) + "\n"
@@ -282,7 +282,7 @@ class Learner:
         if found.assumed:
             if not found.asked and not found.refused:
                 return []
-            how = f"{found.refused} times refused" if found.refused else f"{found.asked} times asked for"
+            how = f"refused {_often(found.refused)}" if found.refused else f"asked for {_often(found.asked)}"
             return [f"  - {quoted(_at(host, 443))} # only the name, {how}{who}; 443 is a guess"]
         out = []
         limited: set[int] = set()
@@ -306,8 +306,12 @@ class Learner:
         for (protocol, port), count in sorted(found.ports.items()):
             if protocol == "tcp" and port in limited:
                 continue
-            out.append(f"  - {quoted(_at(host, port, protocol))} # {count} times{who}")
+            out.append(f"  - {quoted(_at(host, port, protocol))} # {_often(count)}{who}")
         return out
+
+
+def _often(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def _is_private(address: str) -> bool:

@@ -23,6 +23,7 @@ from .summary import target_of
 
 MOST = 10_000  # different things of one kind that a summary keeps apart
 DENIED_RESULTS = frozenset({"EACCES", "EPERM", "EROFS"})
+READS = "files that were only read (trace: {mode: full} records them)"
 WRITING = frozenset({"wronly", "rdwr", "creat", "trunc", "append", "tmpfile"})
 TEMPORARY = ("/tmp/", "/var/tmp/", "/dev/", "/proc/", "/sys/", "/run/")  # noqa: S108 - named, not used
 SYSTEM = ("/usr/", "/lib/", "/lib64/", "/bin/", "/sbin/", "/etc/", "/opt/", "/nix/")
@@ -426,6 +427,15 @@ class Summary:
         row = self._refused.row(key, target=target, reason=reason, count=0, allow=allow, rule=rule, by=each.program)
         row["count"] += count
 
+    def _fold_refusals(self) -> None:
+        """A refused write is told by the policy, with its reason, and by the call, with its errno: one refusal."""
+        told = {key[0] for key in self._refused.rows if len(key) == 2}
+        for key in [key for key in self._refused.rows if len(key) == 3]:
+            path = key[0]
+            inside = path[len(self._workspace) + 1 :] if path.startswith(f"{self._workspace}/") else path
+            if key[2] == "write" and not told.isdisjoint((path, inside)):
+                del self._refused.rows[key]
+
     def _on_DefectSeen(self, _each: Recorded, event: ev.DefectSeen) -> None:
         self.defects += max(1, event.count)
 
@@ -480,10 +490,15 @@ class Summary:
         if "notify" in source or "notify" in self.sources:
             return [
                 "results of calls are predictions (source: notify)",
-                "files that were only read, unless trace: full",
+                *(() if self._reads() else (READS,)),
                 *(binding.mechanism for binding in self._assurance("trace")),
             ]
         return ["programs and files were not watched: there was no tracer (only protected names are seen)"]
+
+    def _reads(self) -> bool:
+        """Are opens for reading on the record?  The session said which refusals of them leave no event."""
+        silent = self.silent()
+        return bool(silent) and coverage.READS_OUTSIDE not in silent
 
     def silent(self) -> list[str]:
         """The refusals of which this record has no event, as the session said when it began."""
@@ -501,6 +516,7 @@ class Summary:
         """
         gaps = self.gaps(problems, running)
         blind = self.blind()
+        self._fold_refusals()
         started, ended = self.started, self.ended
         session = started or ended
         left = list(self._later.rows.values())

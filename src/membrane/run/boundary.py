@@ -220,8 +220,7 @@ class Boundary(ABC):
                     self._loop()
                 except Exception as error:
                     # Something ran: it is killed like after any failure, and what it left is looked at.
-                    known = isinstance(error, (MembraneError, OSError))
-                    self.failure = str(error) if known else f"internal error: {type(error).__name__}: {error}"
+                    self.failure = _cause(error)
                     if self.options.debug:
                         raise
             finally:
@@ -1085,15 +1084,19 @@ class Boundary(ABC):
         )
         self.log.close()
         if writer is not None:
-            self._after_record(writer)
+            self._after_record(writer, unwritten)
         self._report()
         return status
 
-    def _after_record(self, writer: record.Writer) -> None:
-        """The trace log, made from the record, and room for the next one."""
-        if writer.lost:
+    def _after_record(self, writer: record.Writer, unwritten: int) -> None:
+        """The trace log, made from the record, and room for the next one.
+
+        Args:
+            unwritten: events of any source that are not in the record.
+        """
+        if unwritten:
             self._warn(
-                f"the record is incomplete: {writer.lost} events could not be written to {writer.directory}: "
+                f"the record is incomplete: {unwritten} events could not be written to {writer.directory}: "
                 "no room there, or more than a file may have (ulimit -f)"
             )
         if self._live_log is not None:
@@ -1115,6 +1118,14 @@ class Boundary(ABC):
     def _left_behind(self) -> list[str]:
         """Protected names that the command made and that are still there."""
         return [path for guard in self.guards for path in (*guard.left, *guard.kept)]
+
+
+def _cause(error: Exception) -> str:
+    """Why the loop of a lifetime ended, as one line."""
+    if isinstance(error, OSError):
+        where = f": {error.filename}" if error.filename else ""
+        return f"the system refused: {error.strerror or error}{where}"
+    return str(error) if isinstance(error, MembraneError) else f"internal error: {type(error).__name__}: {error}"
 
 
 def _held(root: str, rules: Iterable[PathRule], found: ScanResult, tips: bytes, places: Trees) -> HeldTree:

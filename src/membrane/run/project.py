@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import os
 
+from ..errors import HostError
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..policy.model import MountRule, PathRule, Policy, SocketRule
@@ -24,6 +26,19 @@ def here() -> str:
         return os.path.realpath(os.getcwd())
     except OSError:
         return "/"
+
+
+def current() -> str:
+    """The current directory, resolved, as the workspace.
+
+    Raises:
+        HostError: it is gone.
+    """
+    try:
+        return os.path.realpath(os.getcwd())
+    except OSError as error:
+        tried, fix = "use the current directory as the workspace", "cd into a directory that exists"
+        raise HostError(tried, error.strerror or "", fix=(fix,)) from None
 
 
 def project_place(workspace: str) -> tuple[str, str]:

@@ -383,7 +383,10 @@ class Session(Boundary):
         for line in self._prompts.finish() if self._prompts is not None else ():
             say(line)
         if self.failure:
-            say(escape(self.failure))
+            from ..host.inherited import name_limit
+
+            for line in name_limit([escape(self.failure)]):
+                say(line)
         if self.timed_out:
             say(f"the time limit of {self.policy.limits.time} s ended the command")
         for path in (path for guard in self.guards for path in guard.left):

@@ -30,7 +30,7 @@ from ..host.writing import write_all
 from ..policy import codec
 from ..policy.model import Policy
 from ..value import Value
-from .project import PROJECT_FILE, in_workspace, project_place
+from .project import PROJECT_FILE, current, in_workspace, project_place
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def load_policy(
     found = _recall(f"{home}/cache/{name}", key, environ)
     if found is not None:
         return found.replace(warnings=(*found.warnings, *warned))
-    _make_home(home)
+    _make_home(home, workspace, user_home)
     if "no_global_config" not in given:
         write_config(home)
     files = _Files()
@@ -376,20 +376,34 @@ def _name(error: OSError) -> str:
 
 
 def _reopening(workspace: str) -> tuple[str, ...]:
-    """What opens a workspace again that a killed run with containers left closed, perhaps as a subordinate id's."""
+    """What opens a workspace that cannot be read: a killed run with containers may have left it closed, perhaps as a
+    subordinate id's; another user's is none of ours.
+    """
     import shlex
+
+    from ..host import subordinate
 
     place = shlex.quote(workspace)
     try:
-        own = os.stat(workspace).st_uid == os.geteuid()
+        owner = os.stat(workspace).st_uid
     except OSError:
         return ()
-    if own:
+    if owner == os.geteuid():
         return (f"chmod u+rwx {place}",)
-    return (f'unshare --map-root-user --map-auto sh -c \'chown 0 "$0" && chmod u+rwx "$0"\' {place}',)
+    first, count = subordinate.find(os.geteuid()).uids
+    if first <= owner < first + count:
+        return (f'unshare --map-root-user --map-auto sh -c \'chown 0 "$0" && chmod u+rwx "$0"\' {place}',)
+    return ("cd into a directory that you can read",)
 
 
-def _make_home(home: str) -> None:
+def _make_home(home: str, workspace: str = "", user_home: str = "") -> None:
+    """Make our state directory; not in ``workspace``, where the run is refused and would leave it behind."""
+    if workspace and not os.path.lexists(home):
+        from ..plan import build, mounts
+
+        # Of the home directory as a workspace the plan says more.
+        if mounts.inside(home, workspace) and not mounts.inside(user_home, workspace):
+            build.refuse_overlap(workspace, home)
     try:
         os.mkdir(home, 0o700)
     except FileExistsError:
@@ -408,8 +422,12 @@ def config_path(home: str) -> str:
 
 
 def project_file() -> str:
-    """The project file that counts in the current directory."""
-    return f"{project_place(os.path.realpath(os.getcwd()))[0]}/{PROJECT_FILE}"
+    """The project file that counts in the current directory.
+
+    Raises:
+        HostError: that is gone.
+    """
+    return f"{project_place(current())[0]}/{PROJECT_FILE}"
 
 
 def read_alone(level: Level, path: str, text: str) -> Policy:

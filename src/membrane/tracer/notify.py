@@ -1004,6 +1004,8 @@ class Notifications:
             return
         path, awaited = os.fsdecode(place.path), False
         if result == "EROFS":
+            if not self._outside(path) and _is_read_only(self._scope.workspace):
+                return  # the host's file system is: no rule of ours, and none that opens it
             there = place.status or place.above
             # Python tries to cache each module that it imports, and goes on without: that is no refusal to the program.
             ours = there is not None and "/__pycache__/" not in path and (self._may(there, 2) or _is_mask(there))
@@ -1126,6 +1128,14 @@ class Notifications:
             write(line)
             if isinstance(event, (AccessDenied, EventsLost)):
                 self._refused(line)
+
+
+def _is_read_only(path: str) -> bool:
+    """Is the file system of this directory of the host mounted read-only there?"""
+    try:
+        return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+    except OSError:
+        return False
 
 
 def _is_mask(status: os.stat_result) -> bool:

@@ -202,13 +202,10 @@ def shell(environ: dict[str, str], terminal: bool) -> tuple[str, ...]:
     raise HostError("find a shell", "neither $SHELL nor /bin/bash nor /bin/sh can be executed")
 
 
-def _workspace() -> str:
-    try:
-        return os.path.realpath(os.getcwd())
-    except OSError as error:
-        raise HostError(
-            "use the current directory as the workspace", error.strerror or "", fix=("cd into a directory that exists",)
-        ) from None
+def _current() -> str:
+    from ..run.project import current
+
+    return current()
 
 
 def _load(invocation: Invocation, command: tuple[str, ...]) -> Loaded:
@@ -221,14 +218,14 @@ def _load(invocation: Invocation, command: tuple[str, ...]) -> Loaded:
     if invocation.has("no-trace"):
         given["trace"] = "off"
     home = settings.state_home(environ)
-    loaded = settings.load_policy(given, environ, _workspace(), home, command=command)
+    loaded = settings.load_policy(given, environ, _current(), home, command=command)
     if not invocation.has("quiet"):
         for warning in loaded.warnings:
             _note(f"warning: {warning}")
     if loaded.policy.file_rules is not None:
         from ..policy.files import anchored
 
-        return loaded.replace(policy=anchored(loaded.policy, _workspace()))
+        return loaded.replace(policy=anchored(loaded.policy, _current()))
     return loaded
 
 
@@ -270,7 +267,7 @@ class _Carried(Exception):
 def _carry(invocation: Invocation, loaded: Loaded) -> int:
     from . import carry
 
-    return carry.run(invocation, loaded.policy, _workspace(), _state())
+    return carry.run(invocation, loaded.policy, _current(), _state())
 
 
 def _run_with(
@@ -316,7 +313,7 @@ def _start(invocation: Invocation) -> int:
     events = events_place(invocation.last("events"))
     loaded = _load(invocation, command)  # a project file is asked about on the terminal that is here
     kept = int(events.removeprefix("fd:")) if events.startswith("fd:") else -1
-    begun, status, said = detached.begin(_state(), name, _workspace(), kept=kept)
+    begun, status, said = detached.begin(_state(), name, _current(), kept=kept)
     if begun is not None:  # this process is the run now
         return _run_with(invocation, command, events, lambda: loaded, begun)
     if said and not invocation.has("quiet"):
@@ -523,7 +520,7 @@ def _doctor(invocation: Invocation) -> int:
 def _trust(invocation: Invocation) -> int:
     from ..run import settings
 
-    workspace = _workspace()
+    workspace = _current()
     if invocation.words:
         workspace = os.path.realpath(invocation.words[0])
         if not os.path.isdir(workspace):

@@ -11,7 +11,8 @@ Rules
 1. A run's options stop at ``--`` or at the first word that is not an option: nothing that belongs to the wrapped
    command is ever read.
 2. ``-a V``, ``-aV``, ``-a=V``, ``--allow V`` and ``--allow=V`` mean the same.  A value that starts with ``-`` must be
-   joined with ``=``, so that a forgotten value never swallows the next option or the ``--``.
+   joined with ``=``, so that a forgotten value never swallows the next option or the ``--``; but that of ``--arg``,
+   which is a word for ``docker run``: one that is none of its options is refused there.
 3. A subcommand is the very first word or nothing: ``membrane -- ps`` and ``membrane -q ps`` run the program ``ps``.
 4. Names are exact: an abbreviation would change its meaning when an option is added.
 """
@@ -147,7 +148,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "list",
         "question",
-        "instead: every host rule in force, and where it was written",
+        "instead of a target: every host rule, and its source",
         "command",
         rare=True,
         example="membrane check --list",
@@ -214,7 +215,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "format",
         "output",
-        "of export (default tracee)",
+        "of export: tracee (default), events, ocsf or otlp",
         "command",
         metavar="FORMAT",
         values=("tracee", "events", "ocsf", "otlp"),
@@ -545,6 +546,10 @@ def closest(word: str, known: Iterable[str]) -> str:
     return found[0] if found else ""
 
 
+# Options of the Go program of this name that have nothing to do here.
+_ELSEWHERE = {"--no-update": "nothing here updates itself", "--trace": "every session is recorded"}
+
+
 def _unknown(typed: str, command: Command) -> UsageError:
     guess = closest(typed, [f"--{option.name}" for option in options_of(command)]) if len(typed) > 4 else ""
     elsewhere = [
@@ -554,15 +559,21 @@ def _unknown(typed: str, command: Command) -> UsageError:
         if typed in (f"--{option.name}", f"-{option.short}")
     ]
     hint = f"; did you mean {guess}?" if guess else ""
+    if typed in _ELSEWHERE:
+        hint = f"; {_ELSEWHERE[typed]}: leave it out"
     if elsewhere:
         hint = f"; it is an option of membrane {', '.join(elsewhere)}"
     of = "" if command is RUN else f" {command.name}"
     return UsageError("parse the command line", f"unknown option {typed}{hint}", fix=(f"membrane{of} --help",))
 
 
+def _values(option: Option) -> str:
+    return "|".join(option.values) if option.values and option.name != "method" else option.metavar
+
+
 def _check_value(option: Option, typed: str, value: str) -> str:
     if not value:
-        raise UsageError("parse the command line", f"option {typed} needs a value: {typed}={option.metavar}")
+        raise UsageError("parse the command line", f"option {typed} needs a value: {typed}={_values(option)}")
     if option.values and value not in option.values and option.name != "method":
         guess = closest(value, option.values)
         hint = f"; did you mean {guess}?" if guess else ""
@@ -616,11 +627,13 @@ def parse(argv: list[str]) -> Invocation:
         elif option.optional:
             value = option.default
         else:
-            if index == len(argv) or (argv[index][:1] == "-" and argv[index] != "-"):
+            # A word for docker run begins with a dash more often than not, and the Go program took it so.
+            verbatim = option.name == "arg" and argv[index : index + 1] != ["--"]
+            if index == len(argv) or (argv[index][:1] == "-" and argv[index] != "-" and not verbatim):
                 found = (
                     f"; write {name}={argv[index]} if that is it" if index < len(argv) and argv[index] != "--" else ""
                 )
-                raise UsageError("parse the command line", f"option {name} needs a value ({option.metavar}){found}")
+                raise UsageError("parse the command line", f"option {name} needs a value ({_values(option)}){found}")
             value = _check_value(option, name, argv[index])
             index += 1
         given[option.name] = (*given.get(option.name, ()), value)
@@ -652,7 +665,9 @@ def _check_words(command: Command, words: list[str], given: dict[str, tuple[str,
         return
     if command.names:
         if len(words) != len(command.names):
-            raise UsageError("parse the command line", f"usage: {of} {command.usage}", fix=command.example)
+            # The names of an example would be nobody's.
+            cause = f"usage: {of} {command.usage}"
+            raise UsageError("parse the command line", cause, fix=("membrane changes   # lists the names",))
         return
     if command.words == "changes":
         return
@@ -691,15 +706,15 @@ def help_text(command: Command) -> str:
         lines = [f"  {example}" for example in command.example]
         lines = [f"usage: membrane {command.name} {command.usage}", *lines, command.help]
         rows = tuple(option for option in options_of(command) if option.scope in ("command", "own"))
-    group = ""
+    groups: dict[str, list[Option]] = {}
     for option in rows:
-        if option.rare:
-            continue
-        heading = option.group if option.group != group else ""
-        group = option.group
-        name = synopsis(option)
-        name = name if option.short else f"    {name}"
-        lines.append(f"{heading:<9} {name:<31} {option.help}")
+        if not (option.rare and command is RUN):  # there is room for all of a subcommand's
+            groups.setdefault(option.group, []).append(option)
+    for group in sorted(groups, key=lambda group: group == "membrane"):  # ours last
+        for heading, option in zip((group, *[""] * len(groups[group])), groups[group], strict=False):
+            name = synopsis(option)
+            name = name if option.short else f"    {name}"
+            lines.append(f"{heading:<9} {name:<31} {option.help}")
     if command is RUN:
         lines.append("subcommands (each has --help)")
         lines += [f"  {other.name:<11} {other.help}" for other in COMMANDS[1:] if not other.rare]

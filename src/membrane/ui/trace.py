@@ -126,9 +126,9 @@ def _list(invocation: Invocation, state: str, home: str) -> int:
         print("nothing was recorded yet")
     for row in rows:
         status = "running" if row["running"] else "killed" if row["exit_code"] is None else f"exit {row['exit_code']}"
-        refused = f"refused {row['denied']}" if row["denied"] else ""
+        refused = f"{row['denied']} refusal{'s' if row['denied'] > 1 else ''}" if row["denied"] else ""
         print(
-            f"{row['id']}  {row['started'][:19]}  {status:<8} {refused:<11} {size(row['bytes']):>9}  "
+            f"{row['id']}  {row['started'][:19]}  {status:<8} {refused:<12} {size(row['bytes']):>9}  "
             f"{shorten(tilde(row['workspace'], home), 40)}  {shorten(' '.join(row['command']), 60)}"
         )
     return 0

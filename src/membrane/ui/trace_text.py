@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..record.query import is_denied, request_url
+from ..record.query import READS, is_denied, request_url
 from ..record.summary import ending, shorten, size, target_of, tilde
 
 if TYPE_CHECKING:
@@ -197,7 +197,12 @@ def summary_lines(data: dict[str, Any], home: str = "", colour: bool = False) ->
         return shorten(tilde(value, home), 100)
 
     blind = bool(data["not_seen"]) and not data["programs"]
-    unseen = "not seen, there was no tracer" if blind else "none"
+    traced = any(source in data["trace_source"] for source in ("notify", "ebpf"))
+    if blind and traced:  # something ran
+        unseen = "not known, the events are missing"
+    else:
+        unseen = "not seen, there was no tracer" if blind else "none"
+    unread = "not recorded" if READS in data["not_seen"] and not blind else unseen
     command = shorten(" ".join(data["command"]), WIDE)
     lines = [
         f"{shorten(data['session'], 64)}  {command}",
@@ -220,7 +225,7 @@ def summary_lines(data: dict[str, Any], home: str = "", colour: bool = False) ->
     written = [f"{path(row['path'])}  {shorten(', '.join(row['how']), 60)}{_by(row)}" for row in data["written"]]
     _rows(lines, "written outside temporary directories", written, unseen)
     read = [f"{path(row['path'])}{_times(row)}{_by(row)}" for row in data["read_outside"]]
-    _rows(lines, "read outside the workspace", read, unseen)
+    _rows(lines, "read outside the workspace", read, unread)
     connections = [
         f"{_endpoint(row['host'], row['port'])}  {_show(row['protocol'])}{_times(row)}  "
         f"up {size(row['bytes_up'])}, down {size(row['bytes_down'])}"

@@ -44,6 +44,7 @@ def test_a_value_is_its_text_and_knows_its_place() -> None:
         ("a: &x 1", "p.yaml:1:4: anchors and aliases are not used in a policy"),
         ("a: *x", "p.yaml:1:4: anchors and aliases"),
         ("a: !!python/object:os.system x", "p.yaml:1:4: the tag"),
+        ("a:\n- !.env", 'p.yaml:2:3: the tag !.env is not used in a policy; quote a value that begins with "!"'),
         ("a: 1\n---\nb: 2", "p.yaml:2:1: a second document begins here"),
         ("? [a]\n: 1", "p.yaml:1:3: a key is a list"),
         ("a:\n\tb: 1", "indent with spaces"),
@@ -72,6 +73,13 @@ def test_a_key_that_nobody_took_is_refused_with_the_closest() -> None:
     assert root.take("allow", "permit") is None
     with pytest.raises(PolicyError, match='unknown key "alow" in the policy; did you mean "allow"'):
         root.finish("the policy")
+
+
+def test_a_key_that_is_like_no_other_is_refused_with_those_that_are_known() -> None:
+    root = mapping("zzz: 1\n")
+    root.take("dest", "ports")
+    with pytest.raises(PolicyError, match='unknown key "zzz" in an entry; known are dest, ports'):
+        root.finish("an entry")
 
 
 def test_two_names_of_one_thing_are_refused_at_the_second() -> None:

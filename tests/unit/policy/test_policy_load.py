@@ -668,6 +668,39 @@ def test_wide_rules_warn() -> None:
     assert read("allow: ['10.0.0.0/8', a.com]").warnings == ()
 
 
+@pytest.mark.parametrize("entry", ["localhost:5432", "db.localhost:5432", "127.0.0.1:5432", "127.0.0.0/8", "::1"])
+def test_a_rule_about_the_loopback_of_the_sandbox_warns(entry: str) -> None:
+    (warning,) = read(f"allow: ['{entry}']").warnings
+    assert "host.internal" in warning and entry in warning
+    assert load([], presets=PRESETS, options={"allow": (entry,)}).warnings == (
+        warning.replace(warning.partition(": ")[0], "command line"),
+    )
+    assert read(f"deny: ['{entry}']").warnings == ()
+    assert read("allow: ['host.internal:5432', '126.0.0.0/8', 'localhost.example']").warnings == ()
+
+
+@pytest.mark.parametrize("pattern", ["~/.ssh", "!~/.ssh", "~", "/home/me/.ssh", "/home/me", "/home/me/project/keys/"])
+def test_a_pattern_that_is_meant_as_a_path_of_the_machine_is_refused(pattern: str) -> None:
+    """It would match nothing, and who wrote it would believe that it does."""
+    for key in ("ignore", "readonly"):
+        with pytest.raises(PolicyError, match="names in the workspace"):
+            load([Source("user", "p.yaml", f"{key}: ['{pattern}']")], presets=PRESETS, home="/home/me")
+        with pytest.raises(PolicyError, match="names in the workspace"):
+            load([], presets=PRESETS, options={key: (pattern,)}, home="/home/me")
+    for fine in ("/home/", "home/me", "/home/mean", "x~/y", "~x", "**/~"):
+        load([Source("user", "p.yaml", f"ignore: ['{fine}']")], presets=PRESETS, home="/home/me")
+
+
+@pytest.mark.parametrize(
+    ("key", "program"),
+    [("network", "srt"), ("permissions", "claude"), ("hostnames", "cagent"), ("sandbox_mode", "codex")],
+)
+def test_the_settings_of_another_program_are_named_with_what_reads_them(key: str, program: str) -> None:
+    with pytest.raises(PolicyError, match=f"membrane config import {program} FILE") as caught:
+        read(f"allow: []\n{key}: {{}}")
+    assert caught.value.where.endswith(":2:1")
+
+
 def test_restore_refuses_other_layouts() -> None:
     import marshal
 

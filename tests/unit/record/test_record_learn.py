@@ -55,7 +55,7 @@ def test_a_refused_name_becomes_a_host() -> None:
     text, policy = learned(denied(count=3, kind="NameQuery", name="no.example", type="A"))
     assert text.splitlines()[1:] == [
         "allow:",
-        '  - "no.example:443" # only the name, 3 times refused by curl; 443 is a guess',
+        '  - "no.example:443" # only the name, refused 3 times by curl; 443 is a guess',
     ]
     assert allows(policy, NameQuery("no.example"))
     assert allows(policy, Connect("no.example", "", 443))
@@ -215,7 +215,7 @@ def test_a_private_address_is_for_a_person_to_open() -> None:
         )
     )
     assert text.count("# Not opened, as it is a private address: ") == 14
-    assert '"10.0.0.1:443" (1 times' in text and '"[fd00::1]:443/udp" (1 times' in text
+    assert '"10.0.0.1:443" (once' in text and '"[fd00::1]:443/udp" (once' in text
     assert [rule.text for rule in policy.allow] == ["93.184.216.34:443"], "the control"
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from membrane.record import joining, query, recorded
 from membrane.record.recorded import Recorded
+from membrane.ui import trace_text
 
 SHELL = {"pid": 10, "start": 100, "name": "sh", "exe": "/bin/sh"}
 CURL = {"pid": 11, "start": 110, "name": "curl", "exe": "/usr/bin/curl"}
@@ -443,3 +444,37 @@ def test_a_summary_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     data = query.summarise(events).data()
     assert len(data["written"]) == 100
     assert any("900 more" in gap for gap in data["gaps"])
+
+
+def test_a_refused_write_is_one_refusal() -> None:
+    """The policy says why, the call with which errno: ``refused`` of the summary does not count it twice."""
+    hook, alone = "/w/.git/hooks/x", "/w/alone"
+    events = [
+        event("SessionStarted", 0, command=["x"], workspace="/w", trace_source="notify, network"),
+        denied(1, "protected name", kind="PathAccess", path=".git/hooks/x", operation="write"),
+        event("FileOpened", 1, SHELL, path=hook, flags=["wronly", "creat"], result="EROFS", requested=True),
+        event("FileOpened", 1, SHELL, path=alone, flags=["wronly", "creat"], result="EROFS", requested=True),
+        event("FileOpened", 1, SHELL, path=hook, flags=["rdonly"], result="EACCES", requested=True),
+    ]
+    found = query.summarise(events).data()["refused"]
+    assert [(row["target"], row["reason"]) for row in found] == [
+        (".git/hooks/x", "protected name"),
+        (alone, "write: EROFS"),
+        (hook, "read: EACCES"),
+    ]
+
+
+@pytest.mark.parametrize(("silent", "known"), [("reads of what is not in the view; limits", False), ("limits", True)])
+def test_what_was_not_recorded_is_not_called_none(silent: str, known: bool) -> None:
+    bound = [{"rule": "refusals without an event", "mechanism": silent, "status": "partial", "read_back": False}]
+    start = event("SessionStarted", 0, command=["x"], workspace="/w", trace_source="notify, network", assurance=bound)
+    ran = event("ProcessStarted", 1, SHELL, parent=1, argv=["sh"], cwd="/w", path="/bin/sh", result="")
+    data = query.summarise([start, ran]).data()
+    assert (query.READS not in data["not_seen"]) is known
+    lines = trace_text.summary_lines(data)
+    assert f"read outside the workspace: {'none' if known else 'not recorded'}" in lines
+    # A tracer whose events did not come is not the same as none.
+    missing = trace_text.summary_lines(query.summarise([start]).data())
+    assert "programs that ran: not known, the events are missing" in missing
+    without = trace_text.summary_lines(query.summarise([changed(start, trace_source="network")]).data())
+    assert "programs that ran: not seen, there was no tracer" in without

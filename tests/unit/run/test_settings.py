@@ -208,11 +208,39 @@ def test_profile_by_command(place: Place) -> None:
 
 def test_unwritable_home(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
+    (tmp_path / "work").mkdir()
     for home in (tmp_path / "file", tmp_path / "file" / "below", tmp_path / "no" / "such"):
         with pytest.raises(HostError) as caught:
-            load_policy({}, {"HOME": "/"}, str(tmp_path), str(home), interactive=False)
+            load_policy({}, {"HOME": "/"}, str(tmp_path / "work"), str(home), interactive=False)
         assert str(home) in str(caught.value)
         assert any("MEMBRANE_HOME" in line for line in caught.value.lines())
+
+
+def test_state_that_lies_in_the_workspace_is_not_made_there(place: Place, tmp_path: Path) -> None:
+    inside = place.workspace / "state"
+    with pytest.raises(PolicyError, match=r"own state .* overlap"):
+        load_policy({}, place.environ, str(place.workspace), str(inside), interactive=False)
+    assert not os.listdir(place.workspace)
+    # Of the home directory as a workspace the plan says more; and what is there already is no trace of ours.
+    home = {"HOME": str(place.workspace)}
+    assert load_policy({}, home, str(place.workspace), str(inside), interactive=False).policy
+    assert inside.is_dir()
+
+
+@pytest.mark.as_user
+def test_a_directory_of_somebody_else_is_not_to_be_taken_over(place: Place) -> None:
+    """The way to open what a killed run left closed is for directories of one's own, or of one's subordinate ids."""
+    with pytest.raises(HostError) as caught:
+        load_policy({}, place.environ, "/root", str(place.home), interactive=False)
+    text = "\n".join(caught.value.lines())
+    assert "EACCES" in text and "unshare" not in text and "cd into a directory" in text, text
+    place.workspace.chmod(0)
+    try:
+        with pytest.raises(HostError, match="EACCES") as caught:
+            place.load()
+        assert any("chmod u+rwx" in line for line in caught.value.lines())
+    finally:
+        place.workspace.chmod(0o700)
 
 
 def test_missing_workspace(place: Place) -> None:

@@ -40,6 +40,7 @@ def test_five_spellings_mean_the_same(spelling: list[str]) -> None:
         (["--env=--x=1", "ls"], {"env": ("--x=1",)}, ("ls",)),
         (["-i=-x", "ls"], {"ignore": ("-x",)}, ("ls",)),
         (["-a", "a=b", "ls"], {"allow": ("a=b",)}, ("ls",)),
+        (["--arg", "-e", "--arg", "A=b", "--", "ls"], {"arg": ("-e", "A=b")}, ("ls",)),
         (["--reset"], {"reset": ("cid",)}, ()),
         (["--reset=ci", "--yes"], {"reset": ("ci",), "yes": ("",)}, ()),
         (["--reset", "ci"], {"reset": ("cid",)}, ("ci",)),
@@ -115,7 +116,12 @@ def test_subcommand_line(argv: list[str], words: tuple[str, ...], given_: dict[s
         ),
         (["--launcher", "bwrap"], "unknown option --launcher"),
         (["--workspace=cow"], "unknown option --workspace; did you mean --trust-workspace?"),
-        (["--no-update", "ls"], "unknown option --no-update"),
+        (["--no-update", "ls"], "unknown option --no-update; nothing here updates itself: leave it out"),
+        (["start", "--trace"], "unknown option --trace; every session is recorded: leave it out"),
+        (["--system", "--", "ls"], "option --system needs a value (read-only|writable|persistent)"),
+        (["--home="], "option --home needs a value: --home=workspace|shared|ephemeral"),
+        (["--arg", "--", "ls"], "option --arg needs a value (WORD)"),
+        (["discard"], "usage: membrane discard NAME"),
         (["check"], "membrane check needs a target"),
         (["check", "a", "b"], "membrane check does not take 'b'"),
         (["doctor", "now"], "membrane doctor does not take 'now'"),
@@ -234,6 +240,15 @@ def test_help_fits_one_screen(command: options.Command) -> None:
     assert max(map(len, lines)) <= options.WIDTH
     assert lines[0].startswith("usage: membrane")
     assert any(line.startswith("  membrane") or "membrane completion" in line for line in lines[1:3])
+    rows = [line for line in lines if line[10:14].strip(" -") == "" and "--" in line[10:22]]
+    headings = [row[:10].strip() for row in rows if row[:10].strip()]
+    assert len(headings) == len(set(headings)) and headings[-1] == "membrane", headings
+
+
+def test_help_of_a_subcommand_names_all_of_its_own_options() -> None:
+    for command in COMMANDS[1:]:
+        text = help_text(command)
+        assert not [name for name in command.options if f"--{name}" not in text], command.name
 
 
 def test_help_names_every_common_option_and_subcommand() -> None:

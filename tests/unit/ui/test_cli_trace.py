@@ -53,7 +53,7 @@ def test_the_list_of_none_and_of_two(state: Path, capfd: pytest.CaptureFixture[s
     assert (second["id"], second["exit_code"]) == (SECOND, None)
     assert cli.main(["trace", "list"]) == 0
     out = capfd.readouterr().out
-    assert "exit 3" in out and "refused 1" in out and "killed" in out and "\x1b" not in out
+    assert "exit 3" in out and "1 refusal " in out and "killed" in out and "\x1b" not in out
 
 
 @pytest.mark.parametrize("moment", ["before it is opened", "after its ends were read"])

@@ -65,8 +65,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # How long an example takes says something about the machine and its other work, nothing about the code.  A list
     # that a test has of its own replaces this one, and so names ``too_slow`` as well.
     #
-    # CI runs the same examples for the same code, so what it says of a change is about that change; new examples come to
-    # whoever works on it.
+    # CI runs the same examples for the same code, so what it says of a change is about that change; who works on it
+    # gets new ones.
     slow = [hypothesis.HealthCheck.too_slow]
     fixed = bool(os.environ.get("CI"))
     hypothesis.settings.register_profile("any machine", deadline=None, suppress_health_check=slow, derandomize=fixed)

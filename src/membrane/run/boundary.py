@@ -378,8 +378,7 @@ class Boundary(ABC):
         empties: list[frozenset[str]] = []
         self._addresses = self._git_places(facts, [root for root, _rules in roots])
         written = [root for root in (*self._addresses.guarded, *self._addresses.open[1:]) if root != reviewed]
-        alive = [each.id for each in registry.list_sessions(self.state) if each.alive]
-        tips = {root: origins.begin(facts.state, root, self.id, alive) for root in dict.fromkeys(written)}
+        tips = {root: origins.begin(facts.state, root, self.id, self._alive) for root in dict.fromkeys(written)}
         self._written = tuple(tips)
         masks: Masks | None = None
         some_empty = False
@@ -619,6 +618,9 @@ class Boundary(ABC):
             places=self._addresses,
         )
         tracer.on_edit = lambda call: editor.ask(call.number, os.fsdecode(call.path), call.deadline / 1e6, call.mode)
+
+    def _alive(self) -> list[str]:
+        return [each.id for each in registry.list_sessions(self.state) if each.alive]
 
     def _is_shared(self, path: str) -> bool:
         """Does the workspace of another session hold this path?"""

@@ -30,7 +30,7 @@ from .commits import MOST_REFS, encoded, tips
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
 NAME = "commits"  # below our state
 _FORMAT = 1
@@ -53,14 +53,14 @@ class _Known:
         return tuple(name for name in now if name not in known)
 
 
-def begin(state: str, root: str, session: str, alive: Collection[str] | None = None) -> bytes:
+def begin(state: str, root: str, session: str, alive: Callable[[], Collection[str]] | None = None) -> bytes:
     """The commits of ``root``/.git that count in this run, as ``commits.Committed`` takes them.
 
     Args:
         state: ``$MEMBRANE_HOME``.
         root: the tree, resolved.
         session: its id, or what else it is that brings commits of a command.
-        alive: the others that are there; None: that is not known.
+        alive: says which sessions are there; None: that is not known.
 
     Raises:
         HostError: it cannot be written down.
@@ -72,7 +72,7 @@ def begin(state: str, root: str, session: str, alive: Collection[str] | None = N
         raise HostError("write down which commits are yours", cause, target=error.filename or state) from None
 
 
-def _begin(state: str, root: str, session: str, alive: Collection[str] | None) -> bytes:
+def _begin(state: str, root: str, session: str, alive: Callable[[], Collection[str]] | None) -> bytes:
     with _Record(state, root) as record:
         now, whole = tips(root)
         git = _inode(root)
@@ -87,7 +87,8 @@ def _begin(state: str, root: str, session: str, alive: Collection[str] | None) -
             known.owners = (*new, *known.owners)[:MOST_REFS]
             known.commands = tuple(name for name in known.commands if name in now)
         known.git = git
-        known.runs = (*(each for each in known.runs if (alive is None or each in alive) and each != session), session)
+        there = known.runs if alive is None or not known.runs else alive()
+        known.runs = (*(each for each in known.runs if each in there and each != session), session)
         record.write(known)
     return encoded(known.first, known.owners)
 

@@ -40,7 +40,7 @@ class Tree:
 
     def begin(self, *alive: str, root: Path | None = None) -> bytes:
         self.runs += 1
-        return origins.begin(self.state, str(root or self.root), f"s{self.runs}", alive)
+        return origins.begin(self.state, str(root or self.root), f"s{self.runs}", lambda: alive)
 
     def end(self, number: int = 0, *, root: Path | None = None) -> None:
         origins.note(self.state, str(root or self.root), f"s{number or self.runs}")
@@ -168,6 +168,6 @@ def test_a_run_in_a_directory_above_has_the_tree_in_its_view(tree: Tree) -> None
 
 
 def test_a_tree_without_a_repository_has_none(tmp_path: Path) -> None:
-    assert origins.begin(str(tmp_path / "state"), str(tmp_path), "s1", ()) == b""
+    assert origins.begin(str(tmp_path / "state"), str(tmp_path), "s1", tuple) == b""
     origins.note(str(tmp_path / "state"), str(tmp_path), "s1")
     origins.note(str(tmp_path / "state"), str(tmp_path / "never"), "s1")

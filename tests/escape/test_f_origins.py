@@ -75,6 +75,16 @@ def test_F54_a_commit_of_an_earlier_run_brings_no_name_that_it_could_not_make(
     is_kept_out(box, mine, *options)
 
 
+def test_F54_also_of_one_in_a_directory_of_the_repository(box: Box, mine: Path) -> None:
+    """With a rule that shows the files above and the repository, as the warning there advises."""
+    below = box.workspace / "sub"
+    below.mkdir()
+    box.policy(mounts=[{"path": str(box.workspace)}, {"path": f"{box.workspace}/.git", "mode": "rw"}])
+    assert box.attack("os.chdir('..')\n" + COMMIT, workspace=below)["commit"]
+    box.policy()
+    is_kept_out(box, mine)
+
+
 def test_F55_nor_does_one_of_a_run_that_was_killed_or_is_still_there(box: Box, mine: Path) -> None:
     run = box.start(PYTHON, "-S", "-c", TOOLS + COMMIT + "\nprint('made', flush=True)\nimport time; time.sleep(600)")
     assert run.stdout and run.stdout.readline() == "made\n"

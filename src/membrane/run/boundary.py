@@ -378,6 +378,7 @@ class Boundary(ABC):
         empties: list[frozenset[str]] = []
         self._addresses = self._git_places(facts, [root for root, _rules in roots])
         written = [root for root in (*self._addresses.guarded, *self._addresses.open[1:]) if root != reviewed]
+        written += [os.path.dirname(root) for root in written if os.path.basename(root) == ".git"]
         tips = {root: origins.begin(facts.state, root, self.id, self._alive) for root in dict.fromkeys(written)}
         self._written = tuple(tips)
         masks: Masks | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -97,6 +98,18 @@ def test_F55_nor_does_one_of_a_run_that_was_killed_or_is_still_there(box: Box, m
         os.kill(run.pid, signal.SIGKILL)
         run.communicate()
     is_kept_out(box, mine)
+
+
+def test_a_run_that_did_not_start_takes_nothing_for_a_commands(box: Box, mine: Path) -> None:
+    assert box.run("true").returncode == 0
+    shutil.rmtree(box.state / "places", ignore_errors=True)
+    (box.state / "places").touch()  # what stops a run late in its start
+    stopped = box.run("touch", "released")
+    assert stopped.returncode == 125 and not (box.workspace / "released").exists(), stopped
+    (box.state / "places").unlink()
+    commit(box, "later")
+    assert box.attack(CHECK_OUT.replace('check_out("mine")', 'check_out("later")'))["mine"] == 0
+    assert mine.read_text() == "later"
 
 
 @pytest.mark.needs_kernel("overlayfs in a user namespace")

@@ -228,6 +228,7 @@ class Boundary(ABC):
             finally:
                 self.cell.kill()
                 self.cell.reap()
+                self._note_commits()
                 if self._mount_points is not None:
                     self._mount_points.close()
                 if self._editor is not None:
@@ -619,6 +620,16 @@ class Boundary(ABC):
             places=self._addresses,
         )
         tracer.on_edit = lambda call: editor.ask(call.number, os.fsdecode(call.path), call.deadline / 1e6, call.mode)
+
+    def _note_commits(self) -> None:
+        """No process is left, or none was released: what the refs have got meanwhile is the command's."""
+        from ..workspace import origins
+
+        for root in self._written:
+            try:
+                origins.note(self.state, root, self.id)
+            except (MembraneError, OSError):
+                pass  # then it is at the next beginning
 
     def _alive(self) -> list[str]:
         return [each.id for each in registry.list_sessions(self.state) if each.alive]
@@ -1067,13 +1078,6 @@ class Boundary(ABC):
                 self.failure = self.failure or f"what the command left could not be looked at: {error}"
             else:
                 self.failure = self.failure or _unguarded(guard)
-        for root in self._written:
-            from ..workspace import origins
-
-            try:
-                origins.note(self.state, root, self.id)
-            except (MembraneError, OSError):
-                pass  # what has come since the start counts as the command's then
         homes.keep(self.prepared.home, self.prepared.agent, self.policy.state_files)
         if self.log.lost:
             self.log.add(EventsLost("network", self.log.lost, now(), now()))

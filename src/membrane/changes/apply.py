@@ -15,9 +15,11 @@ when all that is listed below it goes, and a name that is asked for brings the n
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 
 from ..errors import Conflict, HostError, Poisoned
 from ..value import Value
+from ..workspace import origins
 from .base import LARGEST_COPY, Base, Row
 from .gitdata import Arrived, Repositories, index_pack, lock_of, pack_name, rank
 from .model import SET_ID, Change, covers
@@ -29,7 +31,7 @@ from .tree import CAPABILITY, Copy, attributes, digest, in_order, look, open_bel
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from typing import TypeAlias
 
     from .hunks import Hunk
@@ -180,6 +182,7 @@ class Engine:
         self.base = Base(place, begun)
         self._locked = locked
         self._name = place.rpartition("/")[2]
+        self._state = place.rsplit("/", 2)[0]
         self._gits = Repositories(copy, self.base, self._name)
         self._merged: dict[str, tuple[bytes, bytes]] = {}  # what is put in place and what the command made, by path
         self._parts: dict[str, Part] = {}  # of which not all is put in place, by path
@@ -341,7 +344,8 @@ class Engine:
         except BaseException:
             self._stage.drop()
             raise
-        self._stage.carry_out(ops)
+        with self._as_commands():
+            self._stage.carry_out(ops)
         self.base.put(rows)
         return self._report(chosen, refused, conflicts)
 
@@ -352,6 +356,22 @@ class Engine:
         arrived = [each for path, each in self._gits.arrived.items() if path in paths]
         partly = tuple(change.path for change in chosen if change.path in self._parts)
         return Report(tuple(chosen), tuple(refused), tuple(conflicts), tuple(arrived), partly)
+
+    @contextmanager
+    def _as_commands(self) -> Iterator[None]:
+        """Commits that come meanwhile are a command's to later runs, also when we are killed."""
+        if not os.path.isdir(f"{self._root}/.git"):
+            yield
+            return
+        doing = f"apply {self._name}"
+        origins.begin(self._state, self._root, doing)
+        try:
+            yield
+        finally:
+            try:
+                origins.note(self._state, self._root, doing)
+            except (HostError, OSError):
+                pass  # they count as a command's at the next beginning then
 
     def resume(self, *, forward: bool, rest: bool = False) -> list[tuple[str, str]]:
         """Bring an apply that ended in its middle to its end, or back to its beginning, but for objects of git.
@@ -369,7 +389,8 @@ class Engine:
             new = {op.path for op in ops if op.do == "new"}
             # What was put in place may be in use since, as for an ``undo``.
             taken = [op for op in ops if not self._gits.keeps(op.path, new)]
-            left = self._stage.forward(ops) if forward else self._stage.back(taken)
+            with self._as_commands():
+                left = self._stage.forward(ops) if forward else self._stage.back(taken)
             if (left and rest) or (forward and not left):
                 self._stage.finish(ops)
             elif not left:

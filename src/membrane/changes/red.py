@@ -319,7 +319,8 @@ class Judge:
         old = self._before(change, LARGEST)
         if old is None:
             return "what it replaces cannot be read"
-        return objection(old, new, path, made=change.before is None, local=self._local(path))
+        made = change.before is None and fold(path.rpartition("/")[2]) != "config.worktree"
+        return objection(old, new, path, made=made, local=self._local(path))
 
     def _local(self, path: str) -> Callable[[str, str | None], str]:
         """What is said against an address of this machine in the configuration ``path``: here it stays in the tree."""

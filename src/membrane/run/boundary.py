@@ -118,6 +118,7 @@ class Boundary(ABC):
         self._mount_points: Places | None = None  # mount points that other runs have in their view as well
         self._usage: Usage | None = None  # of what is kept for the command, where ``limits.disk`` bounds it
         self._addresses: Trees | None = None  # where git outside may be led to
+        self._written: tuple[str, ...] = ()  # trees whose commits are told apart (``workspace.origins``)
         self._editor: Editor | None = None  # of repositories' configuration, where the tracer can hold a call
         self._live_log: LiveLog | None = None
         self._lacking: list[str] = []  # why the record may lack events that were not counted
@@ -226,6 +227,7 @@ class Boundary(ABC):
             finally:
                 self.cell.kill()
                 self.cell.reap()
+                self._note_commits()
                 if self._mount_points is not None:
                     self._mount_points.close()
                 if self._editor is not None:
@@ -367,14 +369,18 @@ class Boundary(ABC):
                 f"work in it. {helps} (this is said once)"
             )
         roots = self._writable_roots(facts)
-        from ..workspace.commits import remember  # while the view is made
+        from ..workspace import origins  # while the view is made
 
         changes = self.prepared.changes
         reviewed = facts.workspace if changes is not None else ""
         installed.refuse([root for root, _rules in roots if root != reviewed])
         scans: list[tuple[str, ScanResult]] = []
         empties: list[frozenset[str]] = []
-        tips = {root: remember(root) for root, _rules in roots if root != reviewed}
+        self._addresses = self._git_places(facts, [root for root, _rules in roots])
+        written = [root for root in (*self._addresses.guarded, *self._addresses.open[1:]) if root != reviewed]
+        written += [os.path.dirname(root) for root in written if os.path.basename(root) == ".git"]
+        tips = {root: origins.begin(facts.state, root, self.id, self._alive) for root in dict.fromkeys(written)}
+        self._written = tuple(tips)
         masks: Masks | None = None
         some_empty = False
         for root, rules in roots:
@@ -404,7 +410,6 @@ class Boundary(ABC):
         operations += self._beside
         operations += self._instructions(facts)
         operations += self._hold(facts, [root for root, _rules in roots])
-        self._addresses = self._git_places(facts, [root for root, _rules in roots])
         if not cell.traces:  # no tracer refuses names before they are made
             cell.hold(
                 [
@@ -614,6 +619,19 @@ class Boundary(ABC):
             places=self._addresses,
         )
         tracer.on_edit = lambda call: editor.ask(call.number, os.fsdecode(call.path), call.deadline / 1e6, call.mode)
+
+    def _note_commits(self) -> None:
+        """No process is left, or none was released: what the refs have got meanwhile is the command's."""
+        from ..workspace import origins
+
+        for root in self._written:
+            try:
+                origins.note(self.state, root, self.id)
+            except (MembraneError, OSError):
+                pass  # then it is at the next beginning
+
+    def _alive(self) -> list[str]:
+        return [each.id for each in registry.list_sessions(self.state) if each.alive]
 
     def _is_shared(self, path: str) -> bool:
         """Does the workspace of another session hold this path?"""

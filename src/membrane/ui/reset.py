@@ -24,7 +24,19 @@ if TYPE_CHECKING:
 
 LETTERS = "cid"
 CACHES = ("cache", "images")
-OWN = ("run", "logs", "tmp", "trace", "sessions", "told", "detached", "api", "places", "carried")  # made when needed
+OWN = (
+    "run",
+    "logs",
+    "tmp",
+    "trace",
+    "sessions",
+    "told",
+    "detached",
+    "api",
+    "places",
+    "commits",
+    "carried",
+)  # made when needed
 PRECIOUS = (
     "config.yaml",
     "trusted.yaml",

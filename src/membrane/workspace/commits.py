@@ -5,16 +5,18 @@ Theory of operation
 A branch that tracks ``.vscode`` or ``.mcp.json`` is checked out inside as outside: a name that a commit from before
 the run holds may be made there, with exactly the bytes and the right to be executed that it has in such a commit.
 
-``remember`` reads the names of the commits from the refs before the command begins; the command can change the refs,
-and not what was remembered.  ``Committed`` goes from there to parents and trees, lazily, and believes an object only
-when its hash is the name by which it was reached (``objects``).  Everything is bounded: what is not found in time is
-not committed.  Time is that of a processor: what is let through does not depend on what else the machine does.
+``tips`` reads the names of the commits from the refs before the command begins; the command can change the refs, and
+not what was read.  ``origins`` says which of them count.  ``Committed`` goes from there to parents and trees, lazily,
+and believes an object only when its hash is the name by which it was reached (``objects``).  Everything is bounded:
+what is not found in time is not committed.  Time is that of a processor: what is let through does not depend on what
+else the machine does.
 
 Symbolic links are never let through: what they lead to could be the command's.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import time
@@ -24,7 +26,7 @@ from .protect import GIT_NAMES, LAYOUT, fold
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from .objects import Objects
 
@@ -35,78 +37,115 @@ MOST_BLOBS = 512  # different contents of one path that are compared with a file
 MOST_PATHS = 4_096
 LONGEST = 2.0  # seconds of a processor in one session: an honest checkout on a busy machine needs no more of them
 PATIENCE = 120.0  # seconds of that by the clock, for a disk that does not answer
+_NOT_THERE = frozenset((errno.ENOENT, errno.ENOTDIR))
 DIRECTORY, FILE, EXECUTABLE = b"40000", b"100644", b"100755"
 _HEX = frozenset(b"0123456789abcdef")
 _PLACES = ("refs/heads", "refs/remotes", "refs/tags")
 
 
 def remember(root: str) -> bytes:
-    """The names of the commits of the refs of ``root``/.git: a byte with their size (20 or 32), then one after another.
+    """The names of the commits of the refs of ``root``/.git, as ``encoded``.
 
     Empty where no such directory is, or nothing in it can be read.  At most ``MOST_REFS``.
     """
+    return encoded(tips(root)[0])
+
+
+def encoded(whole: Iterable[bytes], alone: Iterable[bytes] = ()) -> bytes:
+    """Names of commits: a byte with their size (20 or 32), then one after another; empty: there are none.
+
+    Args:
+        whole: of these all that is behind them counts.
+        alone: of these it does not; they come after a name of zeros, which no object has.
+    """
+    whole, alone = tuple(whole), tuple(alone)
+    width = len(next(iter((*alone, *whole)), b""))
+    if not width:
+        return b""
+    lists = [b"".join(name for name in names if len(name) == width) for names in (whole, alone)]
+    return bytes((width,)) + lists[0] + (bytes(width) + lists[1] if lists[1] else b"")
+
+
+def tips(root: str) -> tuple[dict[bytes, None], bool]:
+    """The names of the commits of the refs of ``root``/.git, and whether these are all."""
+    refs = _Refs()
     try:
         fd = os.open(f"{root}/.git", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return b""
-    found: dict[bytes, None] = {}
+    except OSError as error:
+        return {}, error.errno in _NOT_THERE
     try:
-        for name in ("HEAD", "ORIG_HEAD", "refs/stash"):
-            _take(found, _read(fd, name, 128))
-        for place in _PLACES:
-            _loose(fd, place, found)
-        packed = _read(fd, "packed-refs", LARGEST_REFS)
-        for line in packed.split(b"\n") if packed else ():
-            if len(found) >= MOST_REFS:
-                break
-            if line[:1] not in (b"#", b"^"):
-                _take(found, line.partition(b" ")[0])
+        refs.read(fd)
     finally:
         os.close(fd)
-    width = len(next(iter(found), b""))
-    return bytes((width,)) + b"".join(name for name in found if len(name) == width) if found else b""
+    return refs.found, refs.whole
 
 
-def _loose(fd: int, place: str, found: dict[bytes, None]) -> None:
-    stack = [place]
-    while stack and len(found) < MOST_REFS:
-        at = stack.pop()
+class _Refs:
+    """Those of one repository, as far as they are read."""
+
+    def __init__(self) -> None:
+        self.found: dict[bytes, None] = {}
+        self.whole = True
+
+    def read(self, fd: int) -> None:
+        for name in ("HEAD", "ORIG_HEAD", "refs/stash"):
+            self._take(self._content(fd, name, 128))
+        for place in _PLACES:
+            self._loose(fd, place)
+        packed = self._content(fd, "packed-refs", LARGEST_REFS)
+        self.whole = self.whole and len(packed) < LARGEST_REFS
+        for line in packed.split(b"\n") if packed else ():
+            if line[:1] not in (b"#", b"^"):
+                self._take(line.partition(b" ")[0])
+
+    def _loose(self, fd: int, place: str) -> None:
+        stack = [place]
+        while stack:
+            at = stack.pop()
+            try:
+                directory = _open(fd, at, os.O_RDONLY | os.O_DIRECTORY)
+            except OSError as error:
+                self._lost(error)
+                continue
+            try:
+                with os.scandir(directory) as listing:
+                    for number, entry in enumerate(listing):
+                        if number >= MOST_REFS or len(stack) > MOST_REFS or len(self.found) >= MOST_REFS:
+                            self.whole = False
+                            return
+                        if entry.is_dir(follow_symlinks=False):
+                            stack.append(f"{at}/{entry.name}")
+                        else:
+                            self._take(self._content(fd, f"{at}/{entry.name}", 128))
+            except OSError as error:
+                self._lost(error)
+            finally:
+                os.close(directory)
+
+    def _content(self, fd: int, name: str, most: int) -> bytes:
         try:
-            directory = _open(fd, at, os.O_RDONLY | os.O_DIRECTORY)
-        except OSError:
-            continue
+            opened = open_file(fd, name)
+        except OSError as error:
+            self._lost(error)
+            return b""
         try:
-            with os.scandir(directory) as listing:
-                for _, entry in zip(range(MOST_REFS), listing, strict=False):
-                    if entry.is_dir(follow_symlinks=False):
-                        stack.append(f"{at}/{entry.name}")
-                    elif len(found) < MOST_REFS:
-                        _take(found, _read(fd, f"{at}/{entry.name}", 128))
-        except OSError:
-            continue
+            return os.read(opened, most) if stat.S_ISREG(os.fstat(opened).st_mode) else b""
+        except OSError as error:
+            self._lost(error)
+            return b""
         finally:
-            os.close(directory)
-        if len(stack) > MOST_REFS:
-            return
+            os.close(opened)
 
+    def _lost(self, error: OSError) -> None:
+        self.whole = self.whole and error.errno in _NOT_THERE
 
-def _read(fd: int, name: str, most: int) -> bytes:
-    try:
-        opened = open_file(fd, name)
-    except OSError:
-        return b""
-    try:
-        return os.read(opened, most) if stat.S_ISREG(os.fstat(opened).st_mode) else b""
-    except OSError:
-        return b""
-    finally:
-        os.close(opened)
-
-
-def _take(found: dict[bytes, None], text: bytes) -> None:
-    text = text.strip()
-    if len(text) in (40, 64) and _HEX.issuperset(text):
-        found[bytes.fromhex(text.decode("ascii"))] = None
+    def _take(self, text: bytes) -> None:
+        text = text.strip()
+        if len(text) in (40, 64) and _HEX.issuperset(text):
+            if len(self.found) >= MOST_REFS:
+                self.whole = False
+            else:
+                self.found[bytes.fromhex(text.decode("ascii"))] = None
 
 
 class Later(Exception):
@@ -118,7 +157,7 @@ class Committed:
 
     Args:
         root_fd: the tree; stays the caller's.
-        tips: as ``remember`` gave it, not empty.
+        tips: as ``encoded``, not empty.
 
     ``until``: time.monotonic() after which ``Later`` is raised; the work goes on where it was at the next question.
     """
@@ -130,7 +169,10 @@ class Committed:
 
         self._root_fd = root_fd
         self._objects: Objects = Objects(root_fd, ".git", width)
-        self._todo = [tips[at : at + width] for at in range(1, len(tips), width)][::-1]
+        names = [tips[at : at + width] for at in range(1, len(tips), width)]
+        end = names.index(bytes(width)) if bytes(width) in names else len(names)
+        self._alone = set(names[end + 1 :]).difference(names[:end])  # what is behind them does not count
+        self._todo = [*names[:end], *names[end + 1 :]][::-1]
         self._seen = set(self._todo)
         self._later: list[bytes] = []
         self._roots: dict[bytes, None] = {}  # trees of commits, in the order in which they were found
@@ -252,7 +294,9 @@ class Committed:
             self._todo, self._later = self._later[::-1], []
         if not self._todo:
             return False
-        found = self._objects.read(self._todo.pop())
+        at = self._todo.pop()
+        alone = at in self._alone
+        found = self._objects.read(at)
         if found is None:
             return True
         kind, text = found
@@ -269,7 +313,10 @@ class Committed:
                 if name not in self._roots:
                     self._roots[name] = None
                     self._order.append(name)
-            elif name not in self._seen and len(self._seen) < MOST_COMMITS:
+            elif alone and key == b"parent":
+                continue
+            elif (name not in self._seen or (not alone and name in self._alone)) and len(self._seen) < MOST_COMMITS:
+                (self._alone.add if alone else self._alone.discard)(name)
                 self._seen.add(name)
                 self._later.append(name)
         return True

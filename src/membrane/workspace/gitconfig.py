@@ -237,6 +237,7 @@ _REMOTES = frozenset({"remote.pushdefault", "checkout.defaultremote", "extension
 _ADDRESSES = frozenset(
     {("remote", "url"), ("remote", "pushurl"), ("branch", "remote"), ("branch", "pushremote"), ("submodule", "url")}
 )
+_REF_STORAGES = frozenset({"files", "reftable"})  # a later git takes an address: ``files:///PATH``
 _SCHEMES = frozenset({"http", "https", "ssh", "git", "file", "git+ssh", "ssh+git", "ftp", "ftps"})
 _UPDATES = frozenset({"checkout", "rebase", "merge", "none"})
 
@@ -246,6 +247,8 @@ def objection(key: str, value: str | None) -> str:
     section, name, sub = _split(key)
     shown = f"{key} = {value}"[:200]
     if sub is None:
+        if key == "extensions.refstorage" and value not in _REF_STORAGES:
+            return f"{shown} may say where git keeps refs"
         if section in _DISPLAY or name in _PLAIN.get(section, "").split():
             return ""
         if key == "core.fsmonitor" and value is not None and value.lower() in ("false", "no", "off", "0"):

@@ -66,8 +66,14 @@ GO_ON = -1  # answer: let the kernel decide
 _NO_LINKS = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
 # Settings that git writes for a new repository and that an agent has no reason to change in one that is there:
 # objects that git writes outside would become writable for others, or go away; what is signed would be signed no more.
-_STAY = frozenset({"core.sharedrepository", "gc.pruneexpire", "gc.reflogexpire", "commit.gpgsign", "tag.gpgsign"})
-_STAY_IN = frozenset({("remote", "mirror"), ("remote", "push")})  # what a plain ``git push`` overwrites or deletes
+_STAY = frozenset(
+    {
+        *("core.sharedrepository", "gc.pruneexpire", "gc.reflogexpire", "commit.gpgsign", "tag.gpgsign"),
+        "fetch.prunetags",
+    }
+)
+# What a plain ``git push`` overwrites or deletes, and a plain ``git fetch``.
+_STAY_IN = frozenset({("remote", "mirror"), ("remote", "push"), ("remote", "prunetags")})
 
 _HOOKS = {"config": "hooks", ".gitmodules": ".git/hooks"}  # where a new file of this name is prepared
 
@@ -128,9 +134,26 @@ def _harm(key: str, value: str | None, path: str, made: bool, local: Local | Non
 
     if key == "core.worktree":
         return not _is_own_tree(value or "", path)
+    kept = not made and stays(key, value)
+    return kept or bool(harm(key, value)) or (local is not None and bool(local(key, value)))
+
+
+def stays(key: str, value: str | None) -> bool:
+    """Is it a setting that has to stay in a repository that is there, whatever git would run by it?"""
     section, _, rest = key.partition(".")
-    stays = key in _STAY or (section, rest.rpartition(".")[2]) in _STAY_IN
-    return (stays and not made) or bool(harm(key, value)) or (local is not None and bool(local(key, value)))
+    name = rest.rpartition(".")[2]
+    if (section, name) == ("remote", "fetch"):
+        return not _is_fetched_beside(value or "")
+    return key in _STAY or (section, name) in _STAY_IN
+
+
+def _is_fetched_beside(value: str) -> bool:
+    """Does a refspec of ``git fetch`` leave branches and tags alone (git-fetch(1), <refspec>)?
+
+    Else what a plain ``git fetch`` brings takes their place, and with ``prune`` it deletes those that are not there.
+    """
+    to = value.partition(":")[2]
+    return not to or to.startswith(("refs/remotes/", "refs/pull/"))
 
 
 def _is_own_tree(value: str, path: str) -> bool:

@@ -372,11 +372,13 @@ def _judge_hooks(root_fd: int, path: str) -> str:
 
 def _judge_config(root_fd: int, path: str, text: str) -> str:
     from .gitconfig import ConfigError, objection, parse
+    from .gitedit import stays
 
     try:
         settings = parse(text)
     except ConfigError as error:
         return f"it is not plain git configuration ({error})"
+    beside = fold(path.rpartition("/")[2]) == "config.worktree"  # of a repository that has a config, which it overrides
     for key, value in settings:
         if key == "core.worktree":
             # A submodule's configuration points from .git/modules/NAME back to its work tree.
@@ -385,6 +387,8 @@ def _judge_config(root_fd: int, path: str, text: str) -> str:
                 return f"core.worktree = {value} leads out of its submodule"
             continue
         why = objection(key, value)
+        if not why and beside and stays(key, value):
+            why = f"{key[:100]} is no everyday setting"
         if why:
             return why
     return ""

@@ -326,6 +326,14 @@ def test_settings_that_run_something_are_red(repository: Workspace, setting: str
     assert not one(repository, ".git/config").red
 
 
+def test_a_configuration_beside_it_overrides_nothing_that_has_to_stay(repository: Workspace) -> None:
+    path = ".git/config.worktree"
+    repository.write(path, '[remote "o"]\n\tmirror = true\n')
+    assert one(repository, path).red
+    repository.write(path, "[core]\n\tsparseCheckout = true\n")
+    assert not one(repository, path).red, "the control"
+
+
 def test_an_index_that_leads_out_is_red(repository: Workspace) -> None:
     data = (repository.base / ".git/index").read_bytes()
     assert b"a.txt" in data

@@ -308,6 +308,24 @@ def test_only_regular_samples_are_benign(workspace: Path, root_fd: int, entry: s
 
 
 @pytest.mark.needs_tool("git")
+def test_a_configuration_beside_another_overrides_nothing_that_has_to_stay(workspace: Path, root_fd: int) -> None:
+    """``git push`` outside would delete branches, ``git fetch`` overwrite them; the control is one that is new."""
+    git(workspace, "init", "-q", "n")
+    for text in (
+        '[remote "o"]\n\tmirror = true\n',
+        '[remote "o"]\n\tfetch = +refs/*:refs/*\n',
+        "[commit]\n\tgpgSign = no\n",
+    ):
+        for name, refused in (("config.worktree", True), ("worktrees/w/config.worktree", True), ("config", False)):
+            path = workspace / "n/.git" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+            assert bool(judge(root_fd, f"n/.git/{name}")) is refused, (text, name)
+    for name in ("config.worktree", "worktrees/w/config.worktree"):
+        (workspace / "n/.git" / name).write_text("[core]\n\tsparseCheckout = true\n")
+        assert judge(root_fd, f"n/.git/{name}") == ""
+
+
 def test_a_directory_of_the_host_is_not_moved_because_a_layout_was_planted(workspace: Path, root_fd: int) -> None:
     """A React project has hooks/ and config/: planting HEAD, objects and refs must not make us move them."""
     app = workspace / "app"

@@ -1,0 +1,129 @@
+"""F: what a commit from before the run has may be made inside, and a command of an earlier run makes commits too."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from escape_box import MEMBRANE, PYTHON, SECONDS, TOOLS, Box
+
+GIT = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "init.defaultBranch=main")
+BACKENDS = pytest.mark.parametrize(
+    "backend", ["native", pytest.param("landlock", marks=pytest.mark.needs_kernel("landlock without TCP"))]
+)
+COMMIT = """
+import subprocess
+def git(*words, text=""):
+    words = ("git", "-c", "user.name=a", "-c", "user.email=a@example.org", *words)
+    done = subprocess.run(words, input=text, capture_output=True, text=True)
+    return done.stdout.strip() if not done.returncode else "failed"
+blob = git("hash-object", "-w", "--stdin", text="evil")
+inner = git("mktree", text=f"100644 blob {blob}\\tlaunch.json")
+tree = git("mktree", text=f"040000 tree {inner}\\t.vscode")
+git("update-ref", "refs/heads/evil", git("commit-tree", tree, "-p", "main", "-m", "m"))
+say("commit", git("rev-parse", "--verify", "-q", "evil") != "failed")
+"""
+CHECK_OUT = """
+import subprocess
+def check_out(branch):
+    return subprocess.run(["git", "checkout", "-q", branch, "--", ".vscode"], capture_output=True).returncode
+say("evil", check_out("evil"))
+say("there", os.path.exists(".vscode/launch.json"))
+say("mine", check_out("mine"))
+"""
+
+
+@pytest.fixture
+def mine(box: Box) -> Path:
+    """A repository whose owner has a branch with such a name."""
+    git(box, "init", "-q")
+    git(box, "commit", "-q", "--allow-empty", "-m", "first")
+    commit(box, "mine")
+    return box.workspace / ".vscode/tasks.json"
+
+
+def git(box: Box, *words: str) -> None:
+    command = ["git", *GIT, *words]
+    subprocess.run(command, cwd=box.workspace, env=box.environment, check=True, capture_output=True, timeout=SECONDS)
+
+
+def commit(box: Box, branch: str) -> None:
+    git(box, "checkout", "-q", "-b", branch)
+    box.file(".vscode/tasks.json", branch)
+    git(box, "add", "-A")
+    git(box, "commit", "-q", "-m", branch)
+    git(box, "checkout", "-q", "main")
+
+
+def is_kept_out(box: Box, mine: Path, *options: str) -> None:
+    found = box.attack(CHECK_OUT, *options)
+    assert found["evil"] != 0 and not found["there"], "it was made by a command"
+    assert found["mine"] == 0 and mine.read_text() == "mine", "the control: it is the owner's"
+    git(box, "checkout", "-q", "evil", "--", ".vscode")  # the control: outside everything is the owner's
+    assert (mine.parent / "launch.json").read_text() == "evil"
+
+
+@BACKENDS
+def test_F54_a_commit_of_an_earlier_run_brings_no_name_that_it_could_not_make(
+    box: Box, mine: Path, backend: str
+) -> None:
+    options = (f"--backend={backend}",)
+    assert box.attack(COMMIT, *options)["commit"]
+    is_kept_out(box, mine, *options)
+
+
+def test_F54_also_of_one_in_a_directory_of_the_repository(box: Box, mine: Path) -> None:
+    """With a rule that shows the files above and the repository, as the warning there advises."""
+    below = box.workspace / "sub"
+    below.mkdir()
+    box.policy(mounts=[{"path": str(box.workspace)}, {"path": f"{box.workspace}/.git", "mode": "rw"}])
+    assert box.attack("os.chdir('..')\n" + COMMIT, workspace=below)["commit"]
+    box.policy()
+    is_kept_out(box, mine)
+
+
+def test_F55_nor_does_one_of_a_run_that_was_killed_or_is_still_there(box: Box, mine: Path) -> None:
+    run = box.start(PYTHON, "-S", "-c", TOOLS + COMMIT + "\nprint('made', flush=True)\nimport time; time.sleep(600)")
+    assert run.stdout and run.stdout.readline() == "made\n"
+    try:
+        found = box.attack(CHECK_OUT)
+        assert found["evil"] != 0 and found["mine"] == 0
+        mine.unlink()
+        mine.parent.rmdir()
+    finally:
+        os.kill(run.pid, signal.SIGKILL)
+        run.communicate()
+    is_kept_out(box, mine)
+
+
+def test_a_run_that_did_not_start_takes_nothing_for_a_commands(box: Box, mine: Path) -> None:
+    assert box.run("true").returncode == 0
+    shutil.rmtree(box.state / "places", ignore_errors=True)
+    (box.state / "places").touch()  # what stops a run late in its start
+    stopped = box.run("touch", "released")
+    assert stopped.returncode == 125 and not (box.workspace / "released").exists(), stopped
+    (box.state / "places").unlink()
+    commit(box, "later")
+    assert box.attack(CHECK_OUT.replace('check_out("mine")', 'check_out("later")'))["mine"] == 0
+    assert mine.read_text() == "later"
+
+
+@pytest.mark.needs_kernel("overlayfs in a user namespace")
+def test_F56_nor_does_one_that_an_apply_has_brought(box: Box, mine: Path) -> None:
+    assert box.attack(COMMIT, "--review=set")["commit"]
+    done = subprocess.run(
+        [*MEMBRANE, "apply", "set"],
+        cwd=box.workspace,
+        env=box.environment,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done
+    git(box, "rev-parse", "--verify", "evil")
+    is_kept_out(box, mine)

@@ -18,7 +18,7 @@ All of it is the sandbox's word.  Who is root there can translate, and keep in i
 is for the record, and names at most another process of the sandbox.  A command can also make many namespaces, and
 connections that are gone when they are asked about: beyond the first guess the search takes at most ``SHARE`` of the
 time, one at most ``LONGEST``, and then nothing is found.  Both are counted in time of the processor: on a busy machine
-no search is given up because others ran meanwhile.  A second translation (an engine within a container) is not followed.
+no search is given up because others ran meanwhile.  A second translation (of an engine in a container) is not followed.
 """
 
 from __future__ import annotations

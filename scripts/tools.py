@@ -38,12 +38,24 @@ NOT_INSTALLED, SAME, REFUSED, DIFFERS, LEFT_OUT = "not installed", "same", "refu
 # Functions for the scripts.
 _PRELUDE = r"""
 repository() { git init -q -b main "$1"; cd "$1"; git config user.name A; git config user.email a@b.c; }
-free_port() {
-  port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+free_port() {  # below those that the kernel gives to whoever binds to port 0 (ip(7)): it is nobody's a moment later
+  port=$(python3 -c '
+import random, socket
+end = int(open("/proc/sys/net/ipv4/ip_local_port_range").read().split()[0])
+while True:
+    port = random.SystemRandom().randrange(end // 2, end)
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            continue
+    print(port)
+    break
+')
 }
 wait_port() { python3 - "$port" <<'PY'
 import socket, sys, time
-end = time.monotonic() + 20
+end = time.monotonic() + 60
 while time.monotonic() < end:
     try:
         socket.create_connection(("127.0.0.1", int(sys.argv[1]))).close()

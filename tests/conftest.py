@@ -58,7 +58,7 @@ KERNEL_FEATURES: dict[str, tuple[str, ...]] = {
 @functools.cache
 def kernel_has(feature: str) -> bool:
     """Whether ``feature`` works here, found by trying it."""
-    return subprocess.run(KERNEL_FEATURES[feature], capture_output=True, timeout=30, check=False).returncode == 0
+    return subprocess.run(KERNEL_FEATURES[feature], capture_output=True, timeout=120, check=False).returncode == 0
 
 
 def pytest_configure(config: pytest.Config) -> None:

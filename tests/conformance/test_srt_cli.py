@@ -193,7 +193,7 @@ def test_a_signal_to_srt_is_its_status(box: SrtBox, number: signal.Signals) -> N
         assert process.stdout and process.stdout.readline() == b"up\n"
         # The world's entry program is our child and execs srt: the pid is srt's.
         os.kill(process.pid, number)
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
         assert process.returncode == 128 + number
 
 

@@ -211,7 +211,7 @@ def test_a_file_that_is_replaced_outside_is_hidden(held: SrtBox) -> None:
     script = (
         "import sys, time\n"
         "print(open(sys.argv[1]).read(), flush=True); sys.stdin.readline()\n"
-        "deadline = time.monotonic() + 30\n"
+        "deadline = time.monotonic() + 60\n"
         "while time.monotonic() < deadline:\n"
         "    try: open(sys.argv[1]).read()\n"
         "    except PermissionError: print('hidden', flush=True); break\n"

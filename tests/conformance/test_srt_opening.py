@@ -277,7 +277,7 @@ def test_nested_user_namespace_sees_a_mask_that_comes_later(box: SrtBox) -> None
         "os.unshare(os.CLONE_NEWUSER) if hasattr(os, 'unshare') else "
         "__import__('ctypes').CDLL(None, use_errno=True).unshare(0x10000000)\n"
         "print('ready', flush=True); input()\n"
-        "deadline = time.monotonic() + 30\n"
+        "deadline = time.monotonic() + 60\n"
         "while time.monotonic() < deadline:\n"
         "    try: shown = open('late.pem').read()\n"
         "    except PermissionError: shown = ''\n"
@@ -306,7 +306,7 @@ def test_a_denied_file_that_is_replaced_outside_stays_hidden(box: SrtBox) -> Non
         "    try: return open(sys.argv[1]).read()\n"
         "    except OSError as error: return type(error).__name__\n"
         "print(read(), flush=True); sys.stdin.readline()\n"
-        "deadline = time.monotonic() + 30\n"
+        "deadline = time.monotonic() + 60\n"
         "while (seen := read()) != 'PermissionError' and time.monotonic() < deadline: time.sleep(0.01)\n"
         "print(seen, flush=True)"
     )

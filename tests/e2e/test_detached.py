@@ -42,7 +42,7 @@ channel.send(b"w" + struct.pack("HHHH", 24, 80, 0, 0))
 channel.send(b"d\\r")
 sys.stdin.read()
 """
-SIZES = """
+SIZES = r"""
 import os, signal
 def show(*_):
     size = os.get_terminal_size()

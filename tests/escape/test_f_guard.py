@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from escape_box import SECONDS, Box
+from escape_box import PYTHON, REPORT, SECONDS, TOOLS, Box
 
 GIT = ("git", "-c", "user.name=a", "-c", "user.email=a@example.test", "-c", "init.defaultBranch=main")
 # Made in front of each attack: ``evil(place)`` is a git directory that executes, ``armed`` its configuration.
@@ -407,9 +407,13 @@ say("gone", wait_for(lambda: not os.path.exists("n/.git/config"))); say("soon", 
 say("others", len(os.listdir("b")))
 """
     )
-    found = box.attack(script)
-    assert found == {"there": True, "gone": "ok", "soon": True, "others": 2500}
-    assert box.moved() == {"n/.git/config"}
+    done = box.run(PYTHON, "-S", "-c", TOOLS + script + REPORT)
+    # On a very busy machine the last look at all of them is given up, which is said, and is no success.
+    late = done.returncode == 125 and "looking for protected names took longer than 10 s" in done.stderr
+    assert done.returncode == 0 or late, done
+    assert box._results(done.stdout) == {"there": True, "gone": "ok", "soon": True, "others": 2500}
+    assert late or box.moved() == {"n/.git/config"}
+    assert not (box.workspace / "n/.git/config").exists()
 
 
 def test_F66_who_keeps_a_protected_name_open_for_writing_loses_it(box: Box) -> None:

@@ -20,6 +20,8 @@ from membrane.changes.removal import remove_tree
 
 CONTROL = "tests prove nothing where the engine itself does not run"
 PATIENCE = 240  # seconds: a deadline, not a measurement
+# Asked again: that a container runs does not say that the server in it listens.
+PAGE = "until wget -q -O - http://web/passwd; do sleep 0.1; done"
 
 
 @pytest.fixture
@@ -80,8 +82,8 @@ def test_K65_docker_runs_builds_and_is_captured(engines: Box, server: int) -> No
         no-name: docker run --rm box nslookup nope.example
         network: docker network create own && echo made
         web: docker run -d --name web --network own -p 8125:80 box httpd -f -h /etc
-        by-name: docker run --rm --network own box wget -q -O - http://web/passwd
-        published: wget -q -O - http://127.0.0.1:8125/passwd
+        by-name: docker run --rm --network own box sh -c '{PAGE}'
+        published: until wget -q -O - http://127.0.0.1:8125/passwd; do sleep 0.1; done
         build: docker build -q -t built - < $W/Dockerfile
         built: docker run --rm built cat /fetched
         buildkit: DOCKER_BUILDKIT=1 /usr/bin/docker build -q -t kit - < $W/Dockerfile
@@ -183,8 +185,8 @@ def test_K67_podman_runs_and_builds(engines: Box, server: int) -> None:
         bind: said -v $W:/w box cat /w/.env /w/open.txt
         backend: podman info --format '{{{{.Host.NetworkBackend}}}}'
         network: podman network create own && podman run -d --name web --network own -p 8125:80 box httpd -f -h /etc
-        by-name: said --network own box wget -q -O - http://web/passwd
-        published: wget -q -O - http://127.0.0.1:8125/passwd
+        by-name: said --network own box sh -c '{PAGE}'
+        published: until wget -q -O - http://127.0.0.1:8125/passwd; do sleep 0.1; done
         refused-there: said --network own box wget -q -O - http://192.0.2.1/
         buildah: buildah bud -q -t second -f $W/Dockerfile /run/lock && echo built
         """,
@@ -205,8 +207,8 @@ services:
     build: .
     depends_on: [web]
     volumes: [".:/w"]
-    command: sh -c 'wget -q -O - http://web/passwd; cat /fetched /w/.env /w/open.txt; wget -q -O - http://192.0.2.1/'
-"""
+    command: sh -c 'PAGE; cat /fetched /w/.env /w/open.txt; wget -q -O - http://192.0.2.1/'
+""".replace("PAGE", PAGE)
 
 
 def test_K67_compose_brings_services_up_that_reach_each_other_and_what_is_allowed(engines: Box) -> None:

@@ -36,10 +36,13 @@ for n in 1 2; do
 done
 cp "$(readlink -f /usr/bin/python3)" /tmp/lost
 cp /tmp/lost /tmp/asked
-mkfifo /tmp/open /tmp/go
+mkfifo /tmp/ready /tmp/lose /tmp/open /tmp/go
+nsenter -n -t $p1 /tmp/lost -c "$LOST" & lost=$!  # which has started by then: what is refused is not explained for ever
+read line < /tmp/ready
 nsenter -n -t $p2 /tmp/asked -c "$ASKED" & asked=$!
 read line < /tmp/open
-nsenter -n -t $p1 /tmp/lost -c "$LOST"
+echo > /tmp/lose
+wait $lost
 echo > /tmp/go
 wait $asked
 iptables -t nat -L POSTROUTING -v -n -x | grep MASQUERADE | while read packets rest; do echo translated $packets; done
@@ -66,6 +69,9 @@ import errno, socket
 connection = socket.socket()
 connection.bind(("", 4244))
 connection.setblocking(False)
+with open("/tmp/ready", "w") as ready:
+    ready.write("\\n")
+open("/tmp/lose").read()
 assert connection.connect_ex(("192.0.2.1", 80)) == errno.EINPROGRESS
 """
 # Answers of connection tracking, of the command's own making, to every socket of its namespace that could read them.

@@ -37,6 +37,7 @@ REPORT = """\
 printf 'Content-Type: text/plain\\r\\n\\r\\n'
 psql -h db -U app -q -c 'CREATE TABLE IF NOT EXISTS seen (n int); INSERT INTO seen VALUES (42)'
 echo "database $(psql -h db -U app -t -A -c 'SELECT max(n) FROM seen')"
+until redis-cli -h cache PING >/dev/null; do sleep 0.1; done  # "started" does not say that it listens
 echo "cache $(redis-cli -h cache SET word kept) $(redis-cli -h cache GET word)"
 echo "allowed $(wget -q -O - "$ALLOWED/by-web")"
 echo "refused $(wget -q -O - http://192.0.2.1/ 2>&1)"
@@ -107,7 +108,8 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Box, int]
 
 def test_K69_compose_with_postgres_redis_and_a_web_service(engine: tuple[Box, int]) -> None:
     box, _port = engine
-    script = "docker-compose up -d >&2 && exec wget -q -O - http://127.0.0.1:8126/cgi-bin/report"
+    page = "until wget -q -O report http://127.0.0.1:8126/cgi-bin/report; do sleep 0.1; done; cat report"
+    script = f"docker-compose up -d >&2 && {{ {page}; }}"
     done = box.run("/bin/sh", "-c", script, timeout=PATIENCE)
     assert done.returncode == 0, done
     said = dict(line.split(" ", 1) for line in done.stdout.splitlines())

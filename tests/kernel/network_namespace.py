@@ -81,7 +81,7 @@ class Namespace:
         if answer != b"ok":
             raise RuntimeError("the namespace could not be made; its process wrote why")
         made = socket.socket(family, kind, 0, fds[0])
-        made.settimeout(20)
+        made.settimeout(60)
         return made
 
     def listener(self, port: int, family: int = socket.AF_INET) -> socket.socket:
@@ -107,7 +107,7 @@ class Namespace:
 
     def close(self) -> None:
         self._channel.close()
-        self._process.wait(20)
+        self._process.wait(60)
 
 
 if __name__ == "__main__":

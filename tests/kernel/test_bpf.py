@@ -393,7 +393,7 @@ def test_an_address_that_is_written_anew_during_the_call(tmp_path) -> None:
         "    place = ctypes.addressof(ctypes.c_char.from_buffer(memory))\n"
         "    os._exit(-ctypes.CDLL(None).connect(c.fileno(), ctypes.c_void_p(place), 16))\n"
         "waits = ' 0100007F:%04X 02 ' % port\n"  # SYN_SENT
-        "end = time.monotonic() + 30\n"
+        "end = time.monotonic() + 60\n"
         "while waits not in open('/proc/net/tcp').read() and time.monotonic() < end: time.sleep(0.01)\n"
         "memory[4:8] = bytes([192, 0, 2, 1])\n"
         "s.accept()\n"
@@ -840,7 +840,7 @@ def become(uid: int) -> None:
 
 
 def read_some(fd: int) -> bytes:
-    return os.read(fd, 4096) if select.select([fd], [], [], 30)[0] else b"nothing"
+    return os.read(fd, 4096) if select.select([fd], [], [], 60)[0] else b"nothing"
 
 
 def _as_user_with_grant(granted: str, body) -> object:  # type: ignore[no-untyped-def]

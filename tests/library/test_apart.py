@@ -74,7 +74,7 @@ def test_a_fork_of_its_owner_is_told_that_the_sandbox_is_not_its_own(make: Maker
         read, write = os.pipe()
         pid = os.fork()
         if pid == 0:
-            signal.alarm(20)
+            signal.alarm(60)
             for name, use in uses.items():
                 try:
                     use(sandbox)

@@ -17,8 +17,8 @@ checking").  Nothing of a container is held between two questions: its namespace
 All of it is the sandbox's word.  Who is root there can translate, and keep in its table, what it likes, so the answer
 is for the record, and names at most another process of the sandbox.  A command can also make many namespaces, and
 connections that are gone when they are asked about: beyond the first guess the search takes at most ``SHARE`` of the
-time, one at most ``LONGEST``, and then nothing is found.  A second translation (an engine within a container) is not
-followed.
+time, one at most ``LONGEST``, and then nothing is found.  Both are counted in time of the processor: on a busy machine
+no search is given up because others ran meanwhile.  A second translation (of an engine in a container) is not followed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     Place: TypeAlias = tuple[str, int]
 
 SHARE = 0.1  # of the time
-LONGEST = 0.05  # seconds
+LONGEST = 0.05  # seconds of the processor
 MOST_KNOWN = 256  # addresses of containers, and namespaces of one search
 _GET, _NEW, _REQUEST = 1 << 8 | 1, 1 << 8, 1  # IPCTNL_MSG_CT_GET and NEW of NFNL_SUBSYS_CTNETLINK; NLM_F_REQUEST
 _HEADER = Struct("=IHHIIBBH")  # struct nlmsghdr, struct nfgenmsg
@@ -87,7 +87,7 @@ class Senders:
         inode = self._ask(known, protocol, *original) if known is not None else 0
         if inode or self._left <= 0:
             return port, inode
-        begin = time.monotonic()
+        begin = time.process_time()
         for pid in self._processes(begin + LONGEST):
             inode = self._ask(pid, protocol, (address, port), target)
             if inode:
@@ -95,9 +95,9 @@ class Senders:
                 if len(self._known) >= MOST_KNOWN:
                     del self._known[next(iter(self._known))]
                 self._known[address] = pid
-            if inode or time.monotonic() > begin + LONGEST:
+            if inode or time.process_time() > begin + LONGEST:
                 break
-        self._left -= time.monotonic() - begin
+        self._left -= time.process_time() - begin
         return port, inode
 
     def _processes(self, deadline: float) -> list[int]:
@@ -110,7 +110,7 @@ class Senders:
                 continue
             if namespace in found or (namespace not in self._own and len(found) < MOST_KNOWN):
                 found[namespace] = pid
-            if time.monotonic() > deadline:
+            if time.process_time() > deadline:
                 break
         return list(found.values())
 

@@ -94,7 +94,7 @@ def test_it_ends_as_the_command_ended(door: Door, status: int, code: int) -> Non
         os.close(fd)
     assert process.stdout is not None and process.stdout.read() == b"out", "its own end of the pipe is closed"
     channel.send(wire.CommandEnded(enter.NUMBER, status))
-    assert process.wait(timeout=30) == code
+    assert process.wait(timeout=60) == code
 
 
 def test_signals_are_passed_on(door: Door) -> None:
@@ -104,7 +104,7 @@ def test_signals_are_passed_on(door: Door) -> None:
         process.send_signal(number)
         assert channel.receive() == wire.Signal(enter.NUMBER, number)
     channel.send(wire.CommandEnded(enter.NUMBER, 0))
-    assert process.wait(timeout=30) == 0
+    assert process.wait(timeout=60) == 0
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
@@ -119,7 +119,7 @@ def test_a_closed_stream_is_an_empty_one_and_none_of_ours(door: Door, closed: st
     for fd in run.streams:
         os.close(fd)
     channel.send(wire.CommandEnded(enter.NUMBER, 3 << 8))
-    assert process.wait(timeout=30) == 3
+    assert process.wait(timeout=60) == 3
 
 
 def test_a_failure_of_the_supervisor_is_told(door: Door) -> None:
@@ -127,7 +127,7 @@ def test_a_failure_of_the_supervisor_is_told(door: Door) -> None:
     channel, _run = door.take()
     failure = wire.error_as_data(HostError("find the program", "no such file", target="prog"))
     channel.send(wire.CommandEnded(enter.NUMBER, failure=failure))
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=60)
     assert process.returncode == HostError.exit_code
     assert b"find the program" in errors and b"Traceback" not in errors
 
@@ -136,7 +136,7 @@ def test_the_end_of_the_sandbox_ends_it(door: Door) -> None:
     process = door.start("--", "prog")
     channel, _run = door.take()
     channel.close()
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=60)
     assert process.returncode == HostError.exit_code
     assert b"the sandbox was closed" in errors and b"Traceback" not in errors
 
@@ -155,6 +155,6 @@ def test_a_current_directory_that_is_gone_is_an_error(door: Door, tmp_path: Path
     gone.mkdir()
     argv = [*own_program("membrane.api.enter"), door.path, "--", "prog"]
     line = 'cd "$0" && rmdir "$0" && exec "$@"'
-    done = subprocess.run(["/bin/sh", "-c", line, str(gone), *argv], check=False, capture_output=True, timeout=30)
+    done = subprocess.run(["/bin/sh", "-c", line, str(gone), *argv], check=False, capture_output=True, timeout=60)
     assert done.returncode == HostError.exit_code
     assert b"use the current directory" in done.stderr and b"Traceback" not in done.stderr

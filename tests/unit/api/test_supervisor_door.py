@@ -45,7 +45,7 @@ def knock(place: Path, uid: int) -> int:
         try:
             os.setresuid(uid, uid, uid)
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as channel:
-                channel.settimeout(20)
+                channel.settimeout(60)
                 try:
                     channel.connect(str(place / "door"))
                     status = 0 if channel.recv(1) == b"" else 1
@@ -98,7 +98,7 @@ def test_there_are_no_more_clients_than_stated(place: Path, monkeypatch: pytest.
         programs[-1].connect(str(place / "door"))
         door._on_door()
     assert len(door._clients) == 2
-    programs[2].settimeout(20)
+    programs[2].settimeout(60)
     assert programs[2].recv(1) == b"", "its end is closed, and the others' are not"
     with pytest.raises(BlockingIOError):
         programs[0].recv(1, socket.MSG_DONTWAIT)

@@ -45,7 +45,7 @@ def made(tmp_path: Path) -> Iterator[Callable[[], tuple[Late, list[Any], Path]]]
 
 def settle(each: Late) -> None:
     """Until what was done is told."""
-    assert select.select([each.fileno()], [], [], 20)[0]
+    assert select.select([each.fileno()], [], [], 60)[0]
     while select.select([each.fileno()], [], [], 0)[0] or each.timeout() == 0:
         each.on_change()
 

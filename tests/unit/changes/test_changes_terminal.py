@@ -27,7 +27,7 @@ def pair() -> Iterator[tuple[int, int]]:
 def read_until(fd: int, text: bytes) -> bytes:
     out = b""
     while text not in out:
-        assert select.select([fd], [], [], 30)[0], out
+        assert select.select([fd], [], [], 60)[0], out
         out += os.read(fd, 4096)
     return out
 
@@ -38,7 +38,7 @@ def test_what_was_typed_before_the_question_is_no_answer(pair: tuple[int, int]) 
     process = subprocess.Popen([sys.executable, "-c", _ASK], stdin=slave, stdout=subprocess.PIPE, stderr=slave)
     read_until(master, b"Question: ")
     os.write(master, b"s\n")
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=60)
     assert out == b"'s\\n'\n"
 
 
@@ -48,7 +48,7 @@ def test_the_end_of_input_is_said(pair: tuple[int, int]) -> None:
     read_until(master, b"Question: ")
     os.write(master, b"\x04")
     assert b"EOFError" in read_until(master, b"EOFError")
-    process.wait(timeout=30)
+    process.wait(timeout=60)
 
 
 def test_without_a_terminal_there_is_nobody_to_ask() -> None:
@@ -62,7 +62,7 @@ def test_on_a_terminal_it_is_escaped_whatever_the_pager(pair: tuple[int, int], p
     environment = {**os.environ, "PAGER": pager, "NO_COLOR": "1"}
     process = subprocess.Popen([sys.executable, "-c", _PAGE], stdin=slave, stdout=slave, stderr=slave, env=environment)
     shown = read_until(master, b"b\\n")
-    process.wait(timeout=30)
+    process.wait(timeout=60)
     assert b"\x1b" not in shown and b"+a\\u{1b}]0;x\\u{7}" in shown
 
 
@@ -94,7 +94,7 @@ def test_an_interrupt_is_the_pagers(pair: tuple[int, int]) -> None:
     os.write(pair[0], b"\x03")  # SIGINT to the whole foreground group
     os.write(pair[0], b"q\n")
     assert b"Traceback" not in read_until(pair[0], b"AFTER")
-    assert process.wait(timeout=30) == 0
+    assert process.wait(timeout=60) == 0
 
 
 def test_after_the_pager_an_interrupt_is_ours_again(pair: tuple[int, int]) -> None:
@@ -102,7 +102,7 @@ def test_after_the_pager_an_interrupt_is_ours_again(pair: tuple[int, int]) -> No
     read_until(pair[0], b"UP\r\n")
     os.write(pair[0], b"q\n")
     assert b"True" in read_until(pair[0], b"AFTER")
-    assert process.wait(timeout=30) == 0
+    assert process.wait(timeout=60) == 0
 
 
 def test_what_fails_half_way_is_said_after_the_pager(pair: tuple[int, int]) -> None:
@@ -112,7 +112,7 @@ def test_what_fails_half_way_is_said_after_the_pager(pair: tuple[int, int]) -> N
     os.write(pair[0], b"q\n")
     shown = read_until(pair[0], b"ZeroDivisionError")
     assert shown.index(b"LEFT-q") < shown.index(b"Traceback")
-    assert process.wait(timeout=30) == 1
+    assert process.wait(timeout=60) == 1
 
 
 def test_who_leaves_early_ends_it_without_a_word(pair: tuple[int, int]) -> None:
@@ -125,4 +125,4 @@ def test_who_leaves_early_ends_it_without_a_word(pair: tuple[int, int]) -> None:
         [sys.executable, "-c", program], stdin=pair[1], stdout=pair[1], stderr=pair[1], env=environment
     )
     assert b"BrokenPipe" not in read_until(pair[0], b"AFTER")
-    assert process.wait(timeout=30) == 0
+    assert process.wait(timeout=60) == 0

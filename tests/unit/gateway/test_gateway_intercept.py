@@ -65,7 +65,7 @@ class Rig:
         self.reactor = reactor = Reactor()
         self.authority = Authority()
         self.server = socket.create_server(("127.0.0.1", 0), backlog=256)
-        self.server.settimeout(30)
+        self.server.settimeout(60)
         router = OneServer()
         router.target = self.server.getsockname()[1]
         resolver = Resolver(reactor, lambda _host: Resolved((), "no such name", 60), 10)
@@ -105,7 +105,7 @@ class Rig:
             return self.of(kind)
 
     def connect(self) -> socket.socket:
-        return socket.create_connection(self.listener.getsockname(), timeout=30)
+        return socket.create_connection(self.listener.getsockname(), timeout=60)
 
     def connect_tls(self, *protocols: str) -> ssl.SSLSocket:
         context = ssl.create_default_context(cadata=self.authority.pem.decode())
@@ -116,7 +116,7 @@ class Rig:
 
     def accept(self) -> socket.socket:
         accepted, _peer = self.server.accept()
-        accepted.settimeout(30)
+        accepted.settimeout(60)
         return accepted
 
     def asked(self) -> Any:
@@ -131,18 +131,18 @@ class Rig:
             done.set()
 
         self.reactor.post(look)
-        assert done.wait(30)
+        assert done.wait(60)
         return tuple(answer)
 
     def until_idle(self) -> None:
         """No connection and no wait is left."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while (state := self.asked()) != (0, 0):
             assert time.monotonic() < deadline, state
 
     def close(self) -> None:
         self.reactor.post(lambda: (self.engine.close(), self.reactor.stop()))
-        self.thread.join(30)
+        self.thread.join(60)
         assert not self.thread.is_alive()
         self.reactor.close()
         self.listener.close()
@@ -296,7 +296,7 @@ def test_what_waits_for_clients_that_do_not_read_has_one_budget(
     servers = [threading.Thread(target=serve, args=(rig.accept(),)) for _ in clients]
     for server in servers:
         server.start()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while rig.engine.memory.held < memory.MOST_ALL // 4 and time.monotonic() < deadline:
         rig.asked()
     most = max(rig.engine.memory.held for _ in range(50) if rig.asked())
@@ -304,7 +304,7 @@ def test_what_waits_for_clients_that_do_not_read_has_one_budget(
     for client in clients:
         assert answer_of(client) == (200, content)
     for server in servers:
-        server.join(30)
+        server.join(60)
     for client in clients:
         client.close()
     rig.until_idle()
@@ -317,7 +317,7 @@ def test_a_head_that_is_larger_than_its_share_is_not_waited_for(rig: Rig, closin
     rig.asked()
     done = threading.Event()
     rig.reactor.post(lambda: (setattr(rig.engine.memory, "held", rig.engine.memory.held + memory.MOST_ALL), done.set()))
-    assert done.wait(30)
+    assert done.wait(60)
     client.sendall(b"a")
     assert until_closed(client) == (b"", True)
     [closed] = rig.wait_for(ConnectionClosed)
@@ -377,13 +377,13 @@ def tls_server(rig: Rig, authority: Authority, protocol: str) -> Iterator[Callab
     thread.start()
 
     def shaken() -> ssl.SSLSocket:
-        thread.join(30)
+        thread.join(60)
         return got[0]
 
     try:
         yield shaken
     finally:
-        thread.join(30)
+        thread.join(60)
         for each in got:
             each.close()
 
@@ -507,7 +507,7 @@ def test_a_client_is_not_blamed_for_a_server_that_does_not_read(
         begun += len(part)
     server.sendall(OK)
     assert answer_of(client) == (200, b"ok")
-    sender.join(30)
+    sender.join(60)
 
 
 @pytest.mark.parametrize(
@@ -530,7 +530,7 @@ def test_a_client_that_sends_a_head_octet_by_octet_is_ended(closing: Closing, de
     rig = closing(Rig())
     client = closing(rig.connect())
     client.sendall(b"GET /ok HTTP/1.1\r\nHost: a.test\r\nX-Slow: ")
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     with pytest.raises(OSError):
         while True:
             assert time.monotonic() < deadline
@@ -690,7 +690,7 @@ def test_connections_leave_nothing_behind(rig: Rig, closing: Closing) -> None:
         once(number)
     rig.until_idle()
     rig.wait_for(RequestSeen, 151)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while len(left := os.listdir("/proc/self/fd")) > before:  # the last event comes before the last close(2)
         assert time.monotonic() < deadline, left
     opened, closed = rig.of(ConnectionOpened), rig.of(ConnectionClosed)
@@ -734,7 +734,7 @@ def test_an_inspection_leaves_no_cycle(rig: Rig, closing: Closing) -> None:
 
         for call in (lambda: None, look):  # not in the turn in which one ended
             rig.reactor.post(call)
-        assert done.wait(30)
+        assert done.wait(60)
         return found
 
     gc.collect()
@@ -752,7 +752,7 @@ def test_an_inspection_leaves_no_cycle(rig: Rig, closing: Closing) -> None:
         refused.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
         until_closed(refused)
         rig.until_idle()
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while left() and time.monotonic() < deadline:
             pass
         assert left() == []

@@ -20,7 +20,7 @@ def ends() -> Iterator[tuple[Stream, socket.socket]]:
     """A stream, and the blocking socket at its other end."""
     mine, theirs = socket.socketpair()
     mine.setblocking(False)
-    theirs.settimeout(20)
+    theirs.settimeout(60)
     with mine, theirs:
         yield Stream(mine), theirs
 

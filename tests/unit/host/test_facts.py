@@ -141,7 +141,7 @@ def test_root_of_a_user_namespace_is_not_root_of_the_machine() -> None:
         "from membrane.host import syscalls as s\nfrom membrane.host.facts import in_initial_user_namespace as i\n"
     )
     program += "before = i()\ns.unshare(s.CLONE_NEWUSER)\nprint(before, i())"
-    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30)
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert answer.stdout.split() == [str(in_initial_user_namespace()), "False"]
 
 

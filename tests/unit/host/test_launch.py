@@ -69,7 +69,7 @@ def test_signals_of_the_caller_s_terminal_are_not_the_launcher_s_from_the_first(
     monkeypatch.delitem(sys.modules, "membrane.host.launcher", raising=False)
     monkeypatch.setattr(sys, "meta_path", [Slow, *sys.meta_path])
     with contextlib.suppress(KeyError), Launch() as launch:
-        assert select.select([loads], [], [], 20)[0]
+        assert select.select([loads], [], [], 60)[0]
         assert os.read(loads, 100) == b"x%d" % launch.pid
         raise KeyError
     os.close(loads)
@@ -156,7 +156,7 @@ def test_the_launcher_s_environment_and_arguments_cannot_be_read() -> None:
     with subprocess.Popen(arguments, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         pid = int(process.stdout.readline())
-        end = time.monotonic() + 20
+        end = time.monotonic() + 60
         # Its user namespace is made right after; nothing else can be waited for.
         while os.readlink(f"/proc/{pid}/ns/user") == os.readlink("/proc/self/ns/user"):
             assert time.monotonic() < end

@@ -100,7 +100,7 @@ def test_it_says_which_step_failed_on_what() -> None:
 
     def body(channel: Channel, pid: int) -> tuple[object, int]:
         channel.send(m.Begin(start))
-        assert select.select([channel], [], [], 30)[0]
+        assert select.select([channel], [], [], 60)[0]
         return channel.receive(), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
     said, status = started(body)  # type: ignore[misc]

@@ -85,7 +85,7 @@ def test_what_is_not_found_costs_a_share_of_the_time_only(made: Senders, monkeyp
         now, listed = now + 0.02, listed + 1
         return [1]
 
-    monkeypatch.setattr(senders, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(senders, "time", SimpleNamespace(monotonic=lambda: now, process_time=lambda: now))
     monkeypatch.setattr(made, "_at", now)
     monkeypatch.setattr(made, "_processes", processes)
     monkeypatch.setattr(made, "_ask", lambda *_asked: 0)
@@ -107,6 +107,6 @@ def test_a_client_that_is_not_behind_a_nat_is_searched_nowhere(made: Senders, mo
 
 def test_our_own_namespace_is_none_of_a_container(made: Senders) -> None:
     assert os.stat("/proc/self/ns/net").st_ino in made._own
-    for pid in made._processes(time.monotonic() + 60):
+    for pid in made._processes(time.process_time() + 60):
         with contextlib.suppress(OSError):  # another test's, which has ended meanwhile
             assert os.stat(f"/proc/{pid}/ns/net").st_ino not in made._own

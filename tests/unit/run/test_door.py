@@ -23,7 +23,7 @@ def knock(path: str, *, sandboxed: bool) -> int:
             if sandboxed:
                 syscalls.unshare(syscalls.CLONE_NEWUSER)
             channel = door.reach(path)
-            channel.settimeout(20)
+            channel.settimeout(60)
             status = 0 if channel.recv(1) else 1
         finally:
             os._exit(status)

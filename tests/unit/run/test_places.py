@@ -139,7 +139,7 @@ class Runs:
     def close(self) -> None:
         for thread, end in self._ends:
             os.close(end)
-            thread.join(30)
+            thread.join(60)
         for run in self.all:
             run.places.close()
             run.cell.close()
@@ -248,7 +248,7 @@ def test_runs_that_start_at_a_time_find_each_other(runs: Runs, monkeypatch: pyte
     finally:
         os.close(ours)
         for thread in threads:
-            thread.join(30)
+            thread.join(60)
         os.close(end)
 
 
@@ -299,7 +299,7 @@ def test_what_is_no_question_gets_no_answer(runs: Runs) -> None:
     run = runs.begin("a", f"{HOME}/x/one")
     channel = door.reach(f"{runs.state}/places/a.sock")
     try:
-        channel.settimeout(30)
+        channel.settimeout(60)
         channel.send(b"\xff")
         assert channel.recv(10) == b""
     finally:

@@ -21,7 +21,7 @@ def child() -> Iterator[int]:
     """A process that this one started."""
     with subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE) as running:
         yield running.pid
-        running.communicate(b"\n", timeout=30)
+        running.communicate(b"\n", timeout=60)
 
 
 def test_nothing_was_refused() -> None:

@@ -170,7 +170,8 @@ def test_links_and_hard_links(box: Box) -> None:
 
 def test_what_the_host_writes_meanwhile(box: Box) -> None:
     """What ``docs/review.md`` says of it."""
-    box.policy(json.dumps({"presets": [], "ignore": ["*.key", ".env"]}))
+    box.policy(json.dumps({"presets": [], "ignore": ["*.key", ".env", ".envrc"]}))
+    (box.workspace / "sub").mkdir()
     for name in ("seen", "own", "old.key"):
         (box.workspace / name).write_text("base")
     script = """
@@ -211,15 +212,16 @@ for line in sys.stdin:
         (box.workspace / "saved").write_text("SECRET")
         os.rename(box.workspace / "saved", box.workspace / name)
         assert ask(name) == said
-    # A pattern over names that nobody had: within milliseconds.
-    (box.workspace / "late.key").write_text("SECRET")
-    for _ in range(100_000):
-        if (said := ask("late.key")) != "SECRET":
-            break
-    assert said in ("Permission denied", "No such file or directory")
+    # A pattern over names that nobody had: within milliseconds; the second one is protected as well.
+    for name in ("late.key", "sub/.envrc"):
+        (box.workspace / name).write_text("SECRET")
+        for _ in range(100_000):
+            if (said := ask(name)) != "SECRET":
+                break
+        assert said in ("Permission denied", "No such file or directory")
     assert run.communicate(timeout=60)[0] == b""
     assert run.returncode == 0
-    assert inside(box, "ls", name="one") == "late.key\nlooked-up\nnew\nold.key\nown\nseen\n"
+    assert inside(box, "ls", name="one") == "late.key\nlooked-up\nnew\nold.key\nown\nseen\nsub\n"
 
 
 def test_a_killed_run_leaves_a_set_that_goes_on(box: Box) -> None:

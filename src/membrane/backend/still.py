@@ -14,9 +14,9 @@ did at the moment between the two.  ``confirm`` looks again after the work: with
 between.  ``LOOKS`` equal looks are asked for, as one listing of /proc may miss a process that was forked behind its
 back; its parent and it would have to do so each time.
 
-Children are read from the kernel's list of each thread (proc_tid_children(5)), not from all of /proc: a machine may have
-ten thousand processes, and everything stands still while they are looked through.  The list may miss one while another
-leaves it, so what is said of equal looks holds here as well; of stopped processes it is exact.
+Children are read from the kernel's list of each thread (proc_tid_children(5)), not from all of /proc: a machine may
+have ten thousand processes, and everything stands still while they are looked through.  The list may miss one while
+another leaves it, so what is said of equal looks holds here as well; of stopped processes it is exact.
 
 A parent in vfork(2) cannot be stopped before its child goes on, so what does not come to rest is let go and tried
 again.  All of it is bounded in time and number.  io_uring, whose workers would go on, is refused by the filter.

@@ -398,8 +398,10 @@ class Boundary(ABC):
                         f"membrane itself is installed in {op.target}, which the command cannot change; what has to "
                         "write there needs an installation elsewhere, such as by pipx (this is said once)"
                     )
+        elsewhere = None
         if facts.reviewed is not None and facts.reviewed.repository:
-            operations += self._hidden_in(facts, facts.reviewed.repository)
+            elsewhere, more = self._hidden_in(facts, facts.reviewed.repository)
+            operations += more
         if self.policy.open_files:
             operations += mounts.frozen("/", installed.running())
         operations += self._beside
@@ -443,6 +445,11 @@ class Boundary(ABC):
                     places=self._addresses,
                 )
             )
+        if elsewhere is not None and changes is not None:
+            from ..changes.late import Late
+
+            tree = changes.meta.repository
+            self.guards.append(Late(tree, elsewhere, None, changes.git_uppers, mask=cell.hide, table=table))
         bindings = receipt(self.plan)
         cell.built()
         if self._held is not None:
@@ -522,11 +529,14 @@ class Boundary(ABC):
             self._warn(warning)
         return files
 
-    def _hidden_in(self, facts: HostFacts, repository: str) -> list[MountOp]:
-        """Masks over what rules hide, and over sockets, in the repository of a reviewed workspace that is elsewhere."""
+    def _hidden_in(self, facts: HostFacts, repository: str) -> tuple[ScanResult, list[MountOp]]:
+        """Masks over what rules hide, and over sockets, in the repository of a reviewed workspace that is elsewhere.
+
+        Returns: the scan, for what appears later, and the operations.
+        """
         rules = tuple(rule for rule in self.policy.paths if rule.effect == "hide")
         found = self._scan(facts, repository, rules)
-        return list(mounts.workspace(repository, *mounts.reviewed(found.hits, found.pins)))
+        return found, list(mounts.workspace(repository, *mounts.reviewed(found.hits, found.pins)))
 
     def _white_out(
         self, root: str, rules: tuple[PathRule, ...], found: ScanResult, empty: frozenset[str]

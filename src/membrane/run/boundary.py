@@ -122,6 +122,7 @@ class Boundary(ABC):
         self._live_log: LiveLog | None = None
         self._lacking: list[str] = []  # why the record may lack events that were not counted
         self.marks: Marks | None = None  # checkpoints of a reviewed workspace
+        self._marks_at_end = False
         self._reads: Reads | None = None  # of hidden files that are empty
         self._beside: list[MountOp] = []  # files for git about what is hidden, and names in it
         self._unheld: list[Binding] = []  # rules that do not hold for every name of a file
@@ -513,7 +514,6 @@ class Boundary(ABC):
             from ..changes.marks import Marks
 
             self.marks = Marks(changes, self.log.add)
-            self._watch(self.marks.fd, self.marks.look)
 
     def _instructions(self, facts: HostFacts) -> list[MountOp]:
         """Files for agents, where the plan has a place for them."""
@@ -914,7 +914,7 @@ class Boundary(ABC):
             if self._editor is not None:
                 self._editor.step()
             self._turn()
-            if watch_at and time.monotonic() >= watch_at and all(guard.step() for guard in self.guards):
+            if watch_at and time.monotonic() >= watch_at and self._watch_more():
                 watch_at = 0.0
                 self._watch_containers()
                 for guard in self.guards:
@@ -925,6 +925,17 @@ class Boundary(ABC):
                 return
             if due and time.monotonic() >= due:
                 self._on_due()
+
+    def _watch_more(self) -> bool:
+        """Watch for checkpoints of the change set, and more of the workspace; true: all of it is watched."""
+        if self.marks is not None and self.marks.fd < 0 and not self._marks_at_end:
+            try:
+                self.marks.watch()
+                self._watch(self.marks.fd, self.marks.look)
+            except OSError as error:  # inotify(7): the user's share is used up
+                self._marks_at_end = True
+                self._warn(f"the record names checkpoints at the end of the run: {error.strerror}")
+        return all(guard.step() for guard in self.guards)
 
     def _watch_containers(self) -> None:
         if self.policy.containers != "nested":

@@ -4,7 +4,8 @@
 
 The words are: a directory that no attempt may change, the test, and the attempts, each a line of shell.  Every attempt
 has a copy-on-write view of the directory that you are in, a network and a record of its own.  What passes with the
-fewest changed files is put in place, without what programs outside would execute or obey; the others are discarded.
+fewest changed files is put in place, without what programs outside would execute or obey, and without what was written
+while it was judged: the test runs the attempt's code.  The others are discarded.
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ def attempted(fork: Sandbox, line: str, test: str, judges: str) -> tuple[bool, s
         names = [change.path for change in fork.changes()]
         if any(f"{name}/".startswith(f"{judges}/") for name in names):
             return False, f"it changed {judges}"
+        fork.checkpoint("tried")
         result = fork.shell(test, timeout=SECONDS)
-        return result.exit_code == 0, f"exit {result.exit_code}, {len(names)} names changed"
+    fork.restore("tried")
+    return result.exit_code == 0, f"exit {result.exit_code}, {len(names)} names changed"
 
 
 def main(judges: str, test: str, attempts: list[str]) -> int:

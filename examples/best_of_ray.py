@@ -22,7 +22,10 @@ def attempted(workspace: str, name: str, line: str, test: str) -> tuple[int, int
     with Sandbox(Policy(), workspace=workspace, review=name) as fork:
         fork.shell(line, timeout=600)
         changed = len(fork.changes())
-        return fork.shell(test, timeout=600).exit_code, changed
+        fork.checkpoint("tried")
+        code = fork.shell(test, timeout=600).exit_code
+    fork.restore("tried")
+    return code, changed
 
 
 def main(test: str, attempts: list[str]) -> int:

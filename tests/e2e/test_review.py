@@ -154,6 +154,36 @@ def test_read_only_names_are_refused(box: Box) -> None:
     assert (box.workspace / "a.ro").read_text() == "x"
 
 
+STATUS = """
+import json, os
+names = [".", "file", "sub", "sub/file", ".env", "sub/.env"]
+print(json.dumps({name: [*os.lstat(name)[:2], *os.lstat(name)[4:7], os.lstat(name).st_ctime_ns] for name in names}))
+"""
+
+
+@pytest.mark.parametrize("cached", ["false", "true"])
+def test_git_inside_reads_no_file_again_and_a_look_is_no_change(box: Box, cached: str) -> None:
+    """What its index says of a file holds in the view: the same inode number, times, owner and mode."""
+    repository(box)
+    for name in (".env", "sub/.env"):
+        (box.workspace / name).write_text("SECRET=1")
+    for words in (("config", "core.untrackedCache", cached), ("status",), ("status",)):
+        assert box.outside("git", *words).returncode == 0
+    outside = json.loads(box.outside("python3", "-c", STATUS).stdout)
+    trace = "GIT_TRACE2_PERF=1 git status 2>&1 | grep -o 'refresh/sum_scan:.*'"
+    said = inside(box, f"python3 -c '{STATUS}'; {trace}; git status --short; git add -A; git status --short")
+    shown, scanned, *more = said.splitlines()
+    found = json.loads(shown)
+    for name in ("file", "sub/file"):
+        assert found[name] == outside[name]
+    assert found[".env"] != outside[".env"]  # the control: what hides it is another file
+    assert (scanned.strip(), more) == ("refresh/sum_scan:0", [])
+    assert box.run("diff", "one", "--name-status").stdout == ""
+    # The control: a file with another inode number is read.
+    again = review(box, f"cp -p file new; mv new file; {trace}")
+    assert again.stdout.strip() == "refresh/sum_scan:1", again
+
+
 def test_links_and_hard_links(box: Box) -> None:
     (box.workspace / "one").write_text("base")
     os.link(box.workspace / "one", box.workspace / "two")
@@ -170,7 +200,8 @@ def test_links_and_hard_links(box: Box) -> None:
 
 def test_what_the_host_writes_meanwhile(box: Box) -> None:
     """What ``docs/review.md`` says of it."""
-    box.policy(json.dumps({"presets": [], "ignore": ["*.key", ".env"]}))
+    box.policy(json.dumps({"presets": [], "ignore": ["*.key", ".env", ".envrc"]}))
+    (box.workspace / "sub").mkdir()
     for name in ("seen", "own", "old.key"):
         (box.workspace / name).write_text("base")
     script = """
@@ -211,15 +242,16 @@ for line in sys.stdin:
         (box.workspace / "saved").write_text("SECRET")
         os.rename(box.workspace / "saved", box.workspace / name)
         assert ask(name) == said
-    # A pattern over names that nobody had: within milliseconds.
-    (box.workspace / "late.key").write_text("SECRET")
-    for _ in range(100_000):
-        if (said := ask("late.key")) != "SECRET":
-            break
-    assert said in ("Permission denied", "No such file or directory")
+    # A pattern over names that nobody had: within milliseconds; the second one is protected as well.
+    for name in ("late.key", "sub/.envrc"):
+        (box.workspace / name).write_text("SECRET")
+        for _ in range(100_000):
+            if (said := ask(name)) != "SECRET":
+                break
+        assert said in ("Permission denied", "No such file or directory")
     assert run.communicate(timeout=60)[0] == b""
     assert run.returncode == 0
-    assert inside(box, "ls", name="one") == "late.key\nlooked-up\nnew\nold.key\nown\nseen\n"
+    assert inside(box, "ls", name="one") == "late.key\nlooked-up\nnew\nold.key\nown\nseen\nsub\n"
 
 
 def test_a_killed_run_leaves_a_set_that_goes_on(box: Box) -> None:

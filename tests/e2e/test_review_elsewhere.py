@@ -17,6 +17,14 @@ from test_worktrees import bare, git, linked, separate, submodule
 from world.box import Box
 
 pytestmark = pytest.mark.needs_kernel("overlayfs in a user namespace")
+READS = """
+import sys
+for line in sys.stdin:
+    try:
+        print(open(line.strip()).read().strip(), flush=True)
+    except OSError as error:
+        print(error.strerror, flush=True)
+"""
 COMMIT = "echo 2 > a; git commit -qam in; git branch more; git gc -q"
 
 
@@ -62,6 +70,33 @@ def test_only_the_two_trees_are_in_the_view(box: Box) -> None:
     )
     assert "DONE" not in done.stdout and done.returncode != 0
     assert "Device or resource busy" in done.stderr and "Read-only file system" in done.stderr
+
+
+def test_what_the_host_makes_meanwhile_in_the_repository_is_hidden_as_well(box: Box) -> None:
+    tree, common = linked(box)
+    (tree / "sub").mkdir()
+    run = box.popen("--review=one", "--ignore=*.pem", "--", "python3", "-c", READS, cwd=tree,
+                    stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
+
+    def ask(place: Path) -> str:
+        assert run.stdin is not None and run.stdout is not None
+        run.stdin.write(f"{place}\n".encode())
+        run.stdin.flush()
+        return run.stdout.readline().decode().strip()
+
+    assert ask(tree / "a") == "1"  # it runs
+    for place in (tree / "sub/x.pem", common / "x.pem", common / "worktrees/sibling/x.pem"):
+        plain = place.with_suffix(".txt")
+        plain.write_text("plain\n")
+        assert ask(plain) == "plain"  # the control: it is in the view
+        place.write_text("SECRET\n")
+        for _ in range(100_000):
+            if (said := ask(place)) != "SECRET":
+                break
+        assert "Permission denied" in said or "No such file" in said, place
+        assert place.read_text() == "SECRET\n"
+    run.communicate(timeout=60)
+    assert run.returncode == 0
 
 
 def test_two_runs_in_two_work_trees_of_one_repository_at_once(box: Box) -> None:

@@ -187,6 +187,17 @@ def test_the_best_of_three(place: Place) -> None:
 
 
 @pytest.mark.needs_kernel("overlayfs in a user namespace")
+def test_what_is_written_while_it_is_judged_does_not_come(place: Place) -> None:
+    """The test runs the attempt's code: that could change the judge after it was looked at."""
+    before = to_be_fixed(place)
+    lines = ("open('tests/test_sums.py', 'a').write('planted')", "open('more', 'w')", "def total(n): return sum(n)", "")
+    code = "\\n".join(lines)
+    done = place.python("best_of.py", "tests", f"{TEST}; code=$?; cat more && exit $code", f'printf "{code}" > sums.py')
+    assert done.returncode == 0 and done.stdout.endswith("exit 0, 1 names changed\nkept: 'sums.py'\n"), done
+    assert contents(place) == {**before, "sums.py": "\n".join(lines)}
+
+
+@pytest.mark.needs_kernel("overlayfs in a user namespace")
 def test_where_none_passes_nothing_is_kept(place: Place) -> None:
     before = to_be_fixed(place)
     done = place.python("best_of.py", "tests", TEST, ATTEMPTS[0], ATTEMPTS[3])

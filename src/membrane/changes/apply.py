@@ -236,7 +236,7 @@ class Engine:
         by_path = {change.path: change for change in changes}
         for path in hunks:
             if path not in by_path:
-                raise _conflicts([_lost(path)])
+                raise _conflicts([_lost(path)], self._name)
             self._check_cut(by_path[path])
         try:
             self._parts = made(self._copy, self._root, [(by_path[path], each) for path, each in hunks.items()])
@@ -291,7 +291,7 @@ class Engine:
         chosen, refused = choose(changes, only, red=red, exact=exact)
         conflicts = [change for change in chosen if change.conflict]
         if conflicts and not rest and not dry_run:
-            raise _conflicts(conflicts)
+            raise _conflicts(conflicts, self._name, merged=merge)
 
         def without(marked: Iterable[Change]) -> tuple[list[Change], list[tuple[Change, str]]]:
             """As ``choose``, where conflicts are refused."""
@@ -335,7 +335,9 @@ class Engine:
             rows = self._rows(chosen, slots)
             occupied = self._gits.occupied((op.do, op.path) for op in ops)
             if occupied:  # since ``changes``: a person may have taken their time for an answer
-                raise _conflicts([Change(path, "changed", None, None, conflict=why) for path, why in occupied])
+                raise _conflicts(
+                    [Change(path, "changed", None, None, conflict=why) for path, why in occupied], self._name
+                )
             self._stage.commit(ops, self.base.stored(rows))
         except OSError as error:
             self._stage.drop()
@@ -422,9 +424,8 @@ class Engine:
             if left and not rest:
                 self._stage.finish(ops)
                 path, why = left[0]
-                error = Conflict(
-                    "undo the apply", why, target=ascii(path)[1:-1], fix=("membrane undo --rest   # all others",)
-                )
+                fix = (f"membrane undo --rest {self._name}   # all others",)
+                error = Conflict("undo the apply", why, target=ascii(path)[1:-1], fix=fix)
                 error.paths = tuple(left)
                 raise error
             # A repository that came with the apply goes as a whole, or not at all.
@@ -675,13 +676,15 @@ def _lost(path: str) -> Change:
     return Change(path, "changed", None, None, conflict="there is no such change, or not any more")
 
 
-def _conflicts(changes: Sequence[Change]) -> Conflict:
+def _conflicts(changes: Sequence[Change], name: str, *, merged: bool = False) -> Conflict:
+    """Of the set ``name``; ``merged``: where they could be merged, they were."""
     first = changes[0]
-    error = Conflict(
-        "apply the changes",
-        f"{first.conflict}" + (f"; and {len(changes) - 1} more" if len(changes) > 1 else ""),
-        target=ascii(first.path)[1:-1],
-        fix=("membrane apply --merge   # in three ways, by git", "membrane apply --rest   # all others"),
-    )
+    more = f"; and {len(changes) - 1} more" if len(changes) > 1 else ""
+    fix = [f"membrane apply --merge {name}   # in three ways, by git", f"membrane apply --rest {name}   # all others"]
+    if merged:
+        fix = [f"membrane apply --merge --rest {name}   # all others"]
+    if more:
+        fix.append(f"membrane apply --dry-run {name}   # says which")
+    error = Conflict("apply the changes", f"{first.conflict}{more}", target=ascii(first.path)[1:-1], fix=tuple(fix))
     error.paths = tuple((change.path, change.conflict) for change in changes)
     return error

@@ -6,6 +6,8 @@ The command does not write the workspace, so there is nothing to judge and nothi
 made outside.  A name that a rule hides is reported by inotify, as in a live workspace, and so milliseconds after it
 is there.  It gets a whiteout, by which it is hidden from then on, and a mask over it for who has looked it up before:
 the kernel keeps what it has found.  A name that a rule makes read-only is bound onto itself.
+
+The repository of a workspace that keeps it elsewhere has no layer of masks: what appears there gets the mask alone.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 import os
 
 from ..plan.model import Mask, ReadOnly
-from ..workspace.sockets import Appeared
+from ..workspace import sockets
 from ..workspace.watch import Watcher, Watching
 
 TYPE_CHECKING = False
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from ..host.unixsockets import Table
     from ..plan.model import MountOp
     from ..workspace.scan import ScanResult
+    from ..workspace.watch import Appeared
     from .cell import Masks
 
 MOST_MASKS = 10_000  # names that are hidden in one run; one more ends it
@@ -35,7 +38,7 @@ class Late(Watching):
 
     Args:
         result: the scan of the start.
-        masks: of the change set.
+        masks: of the change set; None: this tree has none.
         uppers: its layers: under a name that they have the command has its own file.
         mask: mounts operations inside the sandbox.
         table: the unix sockets of the sandbox; None: those of others are not covered when they appear.
@@ -45,7 +48,7 @@ class Late(Watching):
         self,
         root: str,
         result: ScanResult,
-        masks: Masks,
+        masks: Masks | None,
         uppers: Sequence[str],
         *,
         mask: Callable[[Sequence[MountOp]], None],
@@ -55,7 +58,8 @@ class Late(Watching):
         self._masks, self._uppers, self._mask = masks, tuple(uppers), mask
         self._root_fd = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self._watcher = Watcher(result.index)
-        self._sockets = Appeared(self._root_fd, self._prefix, table)
+        self._hides = result.index.patterns.compiled()[0]
+        self._sockets = sockets.Appeared(self._root_fd, self._prefix, table)
         self._masked = 0
         self.overrun = ""  # why the command must be ended
         self.unfinished = ""
@@ -75,7 +79,9 @@ class Late(Watching):
             target = self._prefix + name.path
             if name.effect == "socket":
                 self._sockets.add(name.path)
-            elif name.effect == "hide" and name.path not in self._masks.names:  # else it is hidden by name
+            elif self._is_hidden(name):
+                if self._masks is not None and name.path in self._masks.names:
+                    continue  # by name
                 self._hide(name.path)
                 if not any(os.path.lexists(f"{upper}/{name.path}") for upper in self._uppers):
                     ops.append(Mask(target, name.directory))
@@ -85,10 +91,17 @@ class Late(Watching):
         if ops:
             self._mask(ops)
 
+    def _is_hidden(self, name: Appeared) -> bool:
+        """A name that is protected as well is reported as that, which says nothing in a reviewed workspace."""
+        if name.effect == "protect" and self._hides is not None:
+            return self._hides.match(name.path.rpartition("/")[2], name.path, name.directory)
+        return name.effect == "hide"
+
     def _hide(self, path: str) -> None:
         self._masked += 1
         try:
-            self._masks.add(path)
+            if self._masks is not None:
+                self._masks.add(path)
         except OSError as error:
             self.overrun = f"{path} cannot be hidden: {error.strerror}"
         if self._masked > MOST_MASKS:

@@ -6,6 +6,10 @@ A checkpoint is made by the process that asks for it: the program that the sandb
 checkpoint`` beside a run (``store.beside``).  Both replace the set's file by a rename, which inotify(7) reports to the
 supervisor; what is new in it becomes an event.  Its time is that of the checkpoint: the processes of the sandbox go on
 as soon as that is made, and may have done something before the supervisor gets to it.
+
+The end of a watch waits for a grace period of the kernel (fsnotify_destroy_group: about 8 ms), so it begins a moment
+after the command has (``watch``), as that of a workspace does (``workspace.watch``): a command that is over at once
+does not pay it.  ``look`` needs none.
 """
 
 from __future__ import annotations
@@ -30,32 +34,40 @@ _LATEST = 60_000_000_000  # ns that a report may be late; more says that the clo
 
 
 class Marks:
-    """Of one set; ``fd`` becomes readable when there may be new ones, and then ``look`` is called.
+    """Of one set.
 
     Args:
         held: the set, locked.
         report: is called with each event and its time, in ns since the epoch by ``clock``.
-
-    Raises:
-        OSError: there is no inotify(7) instance left.
     """
 
     def __init__(self, held: Held, report: Callable[[Event, int], object]) -> None:
         self._held, self._report = held, report
         self._known = {(each.label, each.made) for each in held.meta.checkpoints}
-        self.fd = inotify_init()
+        self.fd = -1
+
+    def watch(self) -> None:
+        """From now on ``fd`` is readable when there may be new ones, and ``look`` is to be called; they are looked at.
+
+        Raises:
+            OSError: there is no inotify(7) instance left.
+        """
+        fd = inotify_init()
         try:
-            inotify_add_watch(self.fd, os.fsencode(held.path), _IN_MOVED_TO)
+            inotify_add_watch(fd, os.fsencode(self._held.path), _IN_MOVED_TO)
         except BaseException:
-            os.close(self.fd)
+            os.close(fd)
             raise
+        self.fd = fd
+        self.look()
 
     def look(self) -> None:
         """Report what is new."""
-        try:
-            os.read(self.fd, _READ)  # what happened is in the file; more than this comes again
-        except BlockingIOError:
-            pass
+        if self.fd >= 0:
+            try:
+                os.read(self.fd, _READ)  # what happened is in the file; more than this comes again
+            except BlockingIOError:
+                pass
         try:
             self._held.look_again()
         except MembraneError:

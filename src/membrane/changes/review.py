@@ -203,8 +203,8 @@ def counted(changes: Iterable[Change]) -> str:
     return ", ".join(f"{numbers[kind]} {_PLURALS[kind]}" for kind in KINDS if kind in numbers) or "nothing changed"
 
 
-def screen(name: str, changes: Sequence[Change], *, colour: bool = False) -> list[str]:
-    """What a person reads at the end of a run: counts, what is red, what cannot come, and what to type.
+def screen(name: str, changes: Sequence[Change], *, colour: bool = False, mode: Mode = "ask") -> list[str]:
+    """What a person reads at the end of a run: counts, what is red, what cannot come, and what to type after ``mode``.
 
     Every name is escaped; a list is cut after ``MOST_SHOWN`` rows and says so.
     """
@@ -219,8 +219,9 @@ def screen(name: str, changes: Sequence[Change], *, colour: bool = False) -> lis
     ):
         if rows:
             lines += _listing(rows, heading, colour=paint)
-    lines.append(f"  look: membrane diff {escape(name)}    put in place: membrane apply {escape(name)}")
-    if red:
+    if mode in ("ask", "never"):
+        lines.append(f"  look: membrane diff {escape(name)}    put in place: membrane apply {escape(name)}")
+    if red and mode != "all":
         lines.append(f"  with the red ones: membrane apply --all {escape(name)}")
     return lines
 
@@ -295,7 +296,7 @@ def finish(
         changes = engine.changes()
         if not changes:
             return "nothing"
-        for line in screen(held.name, changes, colour=colour):
+        for line in screen(held.name, changes, colour=colour, mode=mode):
             say(line)
         answer = {"safe": "safe", "all": "all"}.get(mode, "keep")
         if mode == "ask" and ask is not None:

@@ -760,7 +760,7 @@ def begin(
                 layer = pool.make(workspace, repository)
                 fields = (details.st_dev, details.st_ino, time.time_ns(), session, (layer,), (), "", *git)
                 try:
-                    held = _make(state, ChangeSet(name, workspace, *fields), doing)
+                    held = _make(state, ChangeSet(name, workspace, *fields), doing, lasting=False)
                 except NameTaken:
                     pool.collect()
                     continue  # it was made meanwhile
@@ -995,8 +995,11 @@ def _taken(name: str) -> NameTaken:
     return NameTaken("make the change set", f"there is a change set {name!r} already", fix=("use another name",))
 
 
-def _make(state: str, meta: ChangeSet, doing: str = "its making", masks: str = "") -> Held:
+def _make(state: str, meta: ChangeSet, doing: str = "its making", masks: str = "", *, lasting: bool = True) -> Held:
     """A new set, locked, with the ``masks`` of another.  It gets its name in one step, when all of it is there.
+
+    ``lasting``: what describes it is on the disk then.  For a run, which has nothing in it yet and writes without
+    fsync(2), that would be a wait for nothing: the kernel writes it with the first changes.
 
     Raises:
         NameTaken: the name is another set's.
@@ -1011,7 +1014,7 @@ def _make(state: str, meta: ChangeSet, doing: str = "its making", masks: str = "
             fd = os.open(f"{making}/lock", os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             _lock_file(fd)
             write_all(fd, doing.encode("utf-8", "surrogateescape"))
-            _write(f"{making}/meta", encode(meta))
+            _write(f"{making}/meta", encode(meta), lasting=lasting)
             if os.path.isdir(masks):
                 link_tree(masks, f"{making}/{MASKS}")
             try:

@@ -123,6 +123,7 @@ class Boundary(ABC):
         self._live_log: LiveLog | None = None
         self._lacking: list[str] = []  # why the record may lack events that were not counted
         self.marks: Marks | None = None  # checkpoints of a reviewed workspace
+        self._marks_at_end = False
         self._reads: Reads | None = None  # of hidden files that are empty
         self._beside: list[MountOp] = []  # files for git about what is hidden, and names in it
         self._unheld: list[Binding] = []  # rules that do not hold for every name of a file
@@ -403,8 +404,10 @@ class Boundary(ABC):
                         f"membrane itself is installed in {op.target}, which the command cannot change; what has to "
                         "write there needs an installation elsewhere, such as by pipx (this is said once)"
                     )
+        elsewhere = None
         if facts.reviewed is not None and facts.reviewed.repository:
-            operations += self._hidden_in(facts, facts.reviewed.repository)
+            elsewhere, more = self._hidden_in(facts, facts.reviewed.repository)
+            operations += more
         if self.policy.open_files:
             operations += mounts.frozen("/", installed.running())
         operations += self._beside
@@ -447,6 +450,11 @@ class Boundary(ABC):
                     places=self._addresses,
                 )
             )
+        if elsewhere is not None and changes is not None:
+            from ..changes.late import Late
+
+            tree = changes.meta.repository
+            self.guards.append(Late(tree, elsewhere, None, changes.git_uppers, mask=cell.hide, table=table))
         bindings = receipt(self.plan)
         cell.built()
         if self._held is not None:
@@ -510,7 +518,6 @@ class Boundary(ABC):
             from ..changes.marks import Marks
 
             self.marks = Marks(changes, self.log.add)
-            self._watch(self.marks.fd, self.marks.look)
 
     def _instructions(self, facts: HostFacts) -> list[MountOp]:
         """Files for agents, where the plan has a place for them."""
@@ -526,11 +533,14 @@ class Boundary(ABC):
             self._warn(warning)
         return files
 
-    def _hidden_in(self, facts: HostFacts, repository: str) -> list[MountOp]:
-        """Masks over what rules hide, and over sockets, in the repository of a reviewed workspace that is elsewhere."""
+    def _hidden_in(self, facts: HostFacts, repository: str) -> tuple[ScanResult, list[MountOp]]:
+        """Masks over what rules hide, and over sockets, in the repository of a reviewed workspace that is elsewhere.
+
+        Returns: the scan, for what appears later, and the operations.
+        """
         rules = tuple(rule for rule in self.policy.paths if rule.effect == "hide")
         found = self._scan(facts, repository, rules)
-        return list(mounts.workspace(repository, *mounts.reviewed(found.hits, found.pins)))
+        return found, list(mounts.workspace(repository, *mounts.reviewed(found.hits, found.pins)))
 
     def _white_out(
         self, root: str, rules: tuple[PathRule, ...], found: ScanResult, empty: frozenset[str]
@@ -921,7 +931,7 @@ class Boundary(ABC):
             if self._editor is not None:
                 self._editor.step()
             self._turn()
-            if watch_at and time.monotonic() >= watch_at and all(guard.step() for guard in self.guards):
+            if watch_at and time.monotonic() >= watch_at and self._watch_more():
                 watch_at = 0.0
                 self._watch_containers()
                 for guard in self.guards:
@@ -932,6 +942,17 @@ class Boundary(ABC):
                 return
             if due and time.monotonic() >= due:
                 self._on_due()
+
+    def _watch_more(self) -> bool:
+        """Watch for checkpoints of the change set, and more of the workspace; true: all of it is watched."""
+        if self.marks is not None and self.marks.fd < 0 and not self._marks_at_end:
+            try:
+                self.marks.watch()
+                self._watch(self.marks.fd, self.marks.look)
+            except OSError as error:  # inotify(7): the user's share is used up
+                self._marks_at_end = True
+                self._warn(f"the record names checkpoints at the end of the run: {error.strerror}")
+        return all(guard.step() for guard in self.guards)
 
     def _watch_containers(self) -> None:
         if self.policy.containers != "nested":

@@ -4,7 +4,8 @@ Theory of operation
 -------------------
 Each holds the lock of the set, so nothing of the sandbox runs meanwhile.  The first word is the name of a set if there
 is such a set; else all words are paths, and the set is the newest of the workspace that holds the current directory.
-Paths are taken from the current directory.
+Paths are taken from the current directory; one that neither the set nor the workspace has is an error, as the name of a
+set that was mistyped looks the same.
 
 On a terminal text is escaped and coloured; into a pipe or a file the patch goes byte for byte.
 
@@ -18,6 +19,7 @@ from __future__ import annotations
 import os
 
 from ..changes import diff, review, store, terminal
+from ..changes.apply import Report
 from ..errors import Conflict, HostError, InternalError, PolicyError
 from ..escaping import escape
 from ..run.project import here
@@ -26,8 +28,9 @@ from . import show
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from typing import Any
 
-    from ..changes.apply import Engine, Report
+    from ..changes.apply import Engine
     from ..changes.choice import Choice
     from ..changes.model import Change
     from ..changes.tree import Copy
@@ -44,13 +47,14 @@ def main(invocation: Invocation, state: str) -> int:
     Raises:
         ChangeSetError: there is no such set, or it is in use.
         Conflict: the workspace was changed meanwhile; nothing was put in place.
+        PolicyError: a path is nowhere.
         HostError: the machine refused a step.
     """
     command = invocation.command.name
     name, words = _chosen(invocation.words, state, here())
     if command == "review":
         _check_screen(name)
-    with store.take(state, name, f"membrane {command}") as held:
+    with _taken(state, name, command) as held:
         only = [_relative(word, held.meta.workspace) for word in words]
         if command == "diff":
             return _diff(invocation, held, only, state)
@@ -59,6 +63,19 @@ def main(invocation: Invocation, state: str) -> int:
         if command == "review":
             return _review(held, only, state)
         return _apply(invocation, held, only, state)
+
+
+def _taken(state: str, name: str, command: str) -> store.Held:
+    """The set, locked; one on which a run goes on can be looked at by a fork.
+
+    Raises:
+        ChangeSetError: as of ``store.take``.
+    """
+    try:
+        return store.take(state, name, f"membrane {command}")
+    except store.InUse as error:
+        fix = ("wait until it ends", f"membrane fork {name} NEW   # a set of its own of what it holds now")
+        raise store.InUse(error.tried, error.cause, target=error.target, fix=fix) from None
 
 
 def _chosen(words: Sequence[str], state: str, here: str) -> tuple[str, list[str]]:
@@ -107,13 +124,35 @@ def _relative(word: str, workspace: str) -> str:
     return inner
 
 
+def _asked(found: Iterable[Change], only: Sequence[str], held: store.Held) -> list[Change]:
+    """Those at or below the paths that are asked for; without a path all.
+
+    Raises:
+        PolicyError: neither the set nor the workspace has one of the paths.
+    """
+    from ..changes.model import covers
+
+    changes = [change for change in found if _is_asked(change, only)]
+    for asked in only:
+        if any(covers(asked, path) for change in changes for path in change.paths):
+            continue
+        if not os.path.lexists(os.path.join(held.meta.workspace, asked)):
+            name = escape(held.name)
+            cause = f"neither the change set {name} nor its workspace has {escape(asked)}"
+            fix = (
+                f"membrane diff {name} --name-status   # lists its changes",
+                "membrane changes   # lists change sets",
+            )
+            raise PolicyError("choose the changes", cause, fix=fix)
+    return changes
+
+
 # ---------------------------------------------------------------- diff
 
 
 def _diff(invocation: Invocation, held: store.Held, only: Sequence[str], state: str) -> int:
     with review.opened(held, _rules(held, state)) as (engine, copy):
-        found = engine.changes()
-        changes = [change for change in found if _is_asked(change, only)]
+        changes = _asked(engine.changes(), only, held)
         if invocation.has("json"):
             print(show.as_json({"name": held.name, "workspace": held.meta.workspace, "changes": diff.as_json(changes)}))
             return 0
@@ -171,7 +210,7 @@ def _review(held: store.Held, only: Sequence[str], state: str) -> int:
 
     with review.opened(held, _rules(held, state)) as (engine, copy):
         found = engine.changes()
-        choice = Choice([change for change in found if _is_asked(change, only)])
+        choice = Choice(_asked(found, only, held))
         if not choice.changes:
             print(f"{escape(held.name)} holds no change" + (" there" if only else ""))
             return 0
@@ -259,29 +298,38 @@ def _apply(invocation: Invocation, held: store.Held, only: Sequence[str], state:
         return _patch(invocation, held, only, state)
     with review.opened(held, _rules(held, state)) as (engine, _copy):
         changes = engine.changes()
-        report = engine.apply(
-            only,
-            red=invocation.has("all"),
-            rest=invocation.has("rest"),
-            merge=invocation.has("merge"),
-            dry_run=invocation.has("dry-run"),
-            found=changes,
-        )
+        _asked(changes, only, held)
+        try:
+            report = engine.apply(
+                only,
+                red=invocation.has("all"),
+                rest=invocation.has("rest"),
+                merge=invocation.has("merge"),
+                dry_run=invocation.has("dry-run"),
+                found=changes,
+            )
+        except Conflict as error:
+            if invocation.has("json"):
+                print(show.as_json(_answer(invocation, Report(()), error.paths)))
+            raise
         if invocation.has("json"):
-            answer = {
-                "dry_run": invocation.has("dry-run"),
-                "applied": diff.as_json(report.applied),
-                "refused": [{"path": change.path, "why": why} for change, why in report.refused],
-                "conflicts": [{"path": change.path, "why": change.conflict} for change in report.conflicts],
-                "arrived": [{"ref": each.ref, "name": each.name} for each in report.arrived],
-            }
-            print(show.as_json(answer))
+            print(show.as_json(_answer(invocation, report, [(each.path, each.conflict) for each in report.conflicts])))
         else:
             for line in review.outcome(held.name, report, dry_run=invocation.has("dry-run")):
                 print(line)
         if not invocation.has("dry-run"):
             review.applied(held, report, changes)
     return REFUSED if report.refused or report.conflicts else 0
+
+
+def _answer(invocation: Invocation, report: Report, conflicts: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    return {
+        "dry_run": invocation.has("dry-run"),
+        "applied": diff.as_json(report.applied),
+        "refused": [{"path": change.path, "why": why} for change, why in report.refused],
+        "conflicts": [{"path": path, "why": why} for path, why in conflicts],
+        "arrived": [{"ref": each.ref, "name": each.name} for each in report.arrived],
+    }
 
 
 def _patch(invocation: Invocation, held: store.Held, only: Sequence[str], state: str) -> int:
@@ -301,7 +349,7 @@ def _patch(invocation: Invocation, held: store.Held, only: Sequence[str], state:
         raise PolicyError("choose the changes", "--patch asks on a terminal, and there is none", fix=fix)
     with review.opened(held, _rules(held, state)) as (engine, copy):
         found = engine.changes()
-        choice = Choice([change for change in found if _is_asked(change, only)])
+        choice = Choice(_asked(found, only, held))
         asker = Asker(
             ask,
             lambda line: print(line, flush=True),  # before the question, which goes to standard error

@@ -48,6 +48,22 @@ def holds(held: Held) -> list[list[str]]:
     return [sorted(os.listdir(upper)) for upper in held.uppers]
 
 
+def test_the_start_of_a_run_does_not_wait_for_the_disk(
+    state: str, workspace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A set that is new holds nothing, and what a run writes is not on the disk at once either."""
+    waited: list[int] = []
+    monkeypatch.setattr(os, "fsync", waited.append)
+    with begin(state, workspace) as held:
+        assert waited == []
+        held.checkpoint("a")  # the control: what a person keeps
+        assert len(waited) == 1
+    with begin(state, workspace) as held:
+        assert len(waited) == 1
+        held.fork("two")
+        assert len(waited) > 1
+
+
 def test_a_set_is_made_private_continued_and_found(state: str, workspace: str) -> None:
     os.chmod(workspace, 0o751)
     with begin(state, workspace) as held:

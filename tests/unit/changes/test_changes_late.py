@@ -19,7 +19,7 @@ from membrane.policy.model import Origin, PathRule
 from membrane.workspace.scan import scan
 
 HERE = Origin("user", "config.yaml", 1)
-RULES = (PathRule("*.key", HERE, "hide"), PathRule("*.ro", HERE, "readonly"))
+RULES = (PathRule("*.key", HERE, "hide"), PathRule(".envrc", HERE, "hide"), PathRule("*.ro", HERE, "readonly"))
 
 
 @pytest.fixture
@@ -79,6 +79,38 @@ def test_protected_names_are_nothing_here(made: Callable[[], tuple[Late, list[An
     settle(each)
     assert (ops, os.listdir(place / "masks")) == ([], [])
     assert (place / "ws" / ".vscode").is_dir()
+
+
+def test_a_name_that_is_hidden_and_protected_is_hidden(made: Callable[[], tuple[Late, list[Any], Path]]) -> None:
+    """The watcher reports it as protected, of which a reviewed workspace takes no notice."""
+    each, ops, place = made()
+    (place / "ws" / ".vscode").mkdir()  # protected, and with all in it
+    for name in (".envrc", "sub/.envrc", ".vscode/tasks.json"):
+        (place / "ws" / name).write_text("SECRET")
+    settle(each)
+    assert {op.target for op in ops} == {f"{place}/ws/.envrc", f"{place}/ws/sub/.envrc"}
+    assert {str(path.relative_to(place / "masks")) for path in (place / "masks").rglob("*")} == {
+        ".envrc", "sub", "sub/.envrc",
+    }  # fmt: skip
+
+
+def test_a_tree_without_masks_gets_mounts_alone(tmp_path: Path) -> None:
+    """The repository of a workspace that keeps it elsewhere: what it holds by its layout is protected."""
+    root, ops = tmp_path / "bare", list[Any]()
+    for name in ("objects", "refs", "hooks"):
+        (root / name).mkdir(parents=True)
+    (root / "HEAD").write_text("ref: refs/heads/main\n")
+    (root / "config").write_text("")
+    each = Late(str(root), scan(str(root), RULES), None, (), mask=ops.extend)
+    each.look()
+    while not each.step():
+        pass
+    for name in ("a.key", "plain", "hooks/post-commit"):
+        (root / name).write_text("SECRET")
+    settle(each)
+    each.finish()
+    assert [op.target for op in ops] == [f"{root}/a.key"] and isinstance(ops[0], Mask)
+    assert each.overrun == ""
 
 
 def test_more_than_can_be_hidden_ends_the_run(

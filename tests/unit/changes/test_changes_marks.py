@@ -36,6 +36,7 @@ def test_each_new_checkpoint_is_reported_once(held: Held) -> None:
     held.look_again()
     seen: list[Event] = []
     marks = Marks(held, lambda event, _at: seen.append(event))
+    marks.watch()
     assert select.select([marks.fd], [], [], 0)[0] == [] and seen == []  # the control: nothing was made since
     another(held, "a")
     another(held, "b")
@@ -97,14 +98,30 @@ def test_a_set_that_is_gone_says_nothing_and_ends_nothing(held: Held) -> None:
     marks.close()
 
 
+def test_what_was_made_before_it_is_watched_is_reported_then_or_by_a_look(held: Held) -> None:
+    """No watch is begun at the start of a run: the end of one takes longer than all else that a review adds."""
+    seen: list[Event] = []
+    before = set(os.listdir("/proc/self/fd"))
+    marks = Marks(held, lambda event, _at: seen.append(event))
+    assert set(os.listdir("/proc/self/fd")) == before
+    another(held, "a")
+    marks.look()
+    another(held, "b")
+    assert seen == [CheckpointMade("one", "a")]
+    marks.watch()
+    assert seen == [CheckpointMade("one", "a"), CheckpointMade("one", "b")]
+    marks.close()
+
+
 def test_its_descriptor_is_closed_once(held: Held) -> None:
     before = set(os.listdir("/proc/self/fd"))
     marks = Marks(held, print)
+    marks.watch()
     assert len(set(os.listdir("/proc/self/fd")) - before) == 1
     marks.close()
     marks.close()
     assert set(os.listdir("/proc/self/fd")) == before
     held.path = "/nowhere"
     with pytest.raises(FileNotFoundError):
-        Marks(held, print)
+        Marks(held, print).watch()
     assert set(os.listdir("/proc/self/fd")) == before

@@ -65,6 +65,14 @@ def test_the_screen_counts_and_says_what_is_red(made: Session) -> None:
     assert (made.workspace / "a").read_text() == "one\n"
 
 
+def test_what_is_put_in_place_at_once_gets_no_advice_to_do_it(made: Session) -> None:
+    _, said = made.finish("safe")
+    assert not any("put in place: membrane" in line for line in said)
+    assert "  with the red ones: membrane apply --all work" in said and "put in place: 1 changed" in said
+    _, said = made.finish("all")
+    assert not any("membrane apply" in line for line in said) and said[-1] == "  undo: membrane undo work"
+
+
 def test_a_long_list_is_cut(made: Session) -> None:
     for number in range(30):
         (made.layer / f"s{number:02}").write_text("x")
@@ -246,7 +254,7 @@ def test_a_current_directory_that_is_gone(
     gone = made.workspace / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
-    assert cli.main(["diff", "--name-status", "a"]) == 0  # the control: a word that is below the workspace
+    assert cli.main(["diff", "--name-status", "../a"]) == 0  # the control: a word that is in the workspace
     gone.rmdir()
     capfd.readouterr()
     assert cli.main(["diff", "--name-status", "work", str(made.workspace / "a")]) == 0

@@ -103,6 +103,26 @@ def test_which_set_is_meant(state: str, tmp_path: Path, monkeypatch: pytest.Monk
         run(state, "diff", "one", "new")
 
 
+@pytest.mark.parametrize("command", ["diff", "apply"])
+def test_a_name_that_is_nowhere_is_an_error(state: str, command: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """A set that was discarded, or a letter that is wrong: "nothing" would pass for an answer."""
+    for words in (["two"], ["one", "neww"], ["one", "new", "sub/b"]):
+        with pytest.raises(PolicyError, match="neither the change set one nor its workspace has"):
+            run(state, command, *words)
+    assert holds() == BEFORE and capfd.readouterr().out == ""
+    Path("same").write_text("same\n")  # it is there, and nobody changed it
+    assert run(state, command, "same") == 0
+    assert run(state, command, "sub", "new") == 0  # the control
+
+
+def test_a_set_on_which_a_run_goes_on_can_be_looked_at_by_a_fork(state: str) -> None:
+    with store.take(state, "one", "a run"):
+        for words in (["diff"], ["apply", "--dry-run"], ["undo"]):
+            with pytest.raises(store.InUse, match="in use by a run") as refused:
+                run(state, *words)
+            assert any(line.startswith("membrane fork one NEW") for line in refused.value.fix)
+
+
 def test_the_forms_of_a_diff(state: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(state, "diff", "--name-status") == 0
     assert "M\tsub/a\n" in capfd.readouterr().out
@@ -118,8 +138,19 @@ def test_the_forms_of_a_diff(state: str, capfd: pytest.CaptureFixture[str]) -> N
 
 def test_a_conflict_changes_nothing_and_the_rest_can_be_had(state: str, capfd: pytest.CaptureFixture[str]) -> None:
     Path("new").write_text("host\n")
-    with pytest.raises(Conflict):
+    with pytest.raises(Conflict) as refused:
         run(state, "apply")
+    assert holds() == {**BEFORE, "new": "host\n"}
+    assert [line.split("   #")[0] for line in refused.value.fix] == [  # the set by its name: there may be a newer one
+        "membrane apply --merge one",
+        "membrane apply --rest one",
+    ]
+    assert capfd.readouterr().out == ""
+    with pytest.raises(Conflict) as refused:
+        run(state, "apply", "--merge", "--json")
+    assert [line.split("   #")[0] for line in refused.value.fix] == ["membrane apply --merge --rest one"]
+    answer = json.loads(capfd.readouterr().out)
+    assert [row["path"] for row in answer["conflicts"]] == ["new"] and answer["applied"] == []
     assert holds() == {**BEFORE, "new": "host\n"}
     assert run(state, "apply", "--rest", "--json") == review.REFUSED
     answer = json.loads(capfd.readouterr().out)

@@ -33,6 +33,7 @@ from ..changes import outside
 from ..errors import HostError
 from ..escaping import escape
 from ..host import imagefiles
+from ..host.imagetree import BadImage
 from ..host.private import make_private
 from ..host.unpack import MOST_BYTES
 from ..plan import mounts
@@ -206,6 +207,10 @@ def pull(
                     found = imagefiles.read(work, f"{place}/layers", platform, step, zstd)
                 finally:
                     _remove(work)  # what was refused must not be gone on with
+        except BadImage as error:
+            if kind in ("oci", "tar"):
+                raise
+            raise BadImage(error.cause, reference, *error.fix) from None  # else it names a place in our state
         finally:
             meter.end()
         digits = found.digest.removeprefix("sha256:")

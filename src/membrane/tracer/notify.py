@@ -430,7 +430,7 @@ class Notifications:
 
     def _opens(self, place: notify.Place, writes: bool, exclusive: bool, flags: int) -> str:
         if place.error:
-            return "" if self._is_unseen(place) else _name(place.error)
+            return "" if self._is_unknown(place) else _name(place.error)
         status = place.status
         if status is None:
             return "ENOENT"
@@ -483,7 +483,7 @@ class Notifications:
 
     def _removes(self, place: notify.Place) -> str:
         if place.error:
-            return "" if self._is_unseen(place) else _name(place.error)
+            return "" if self._is_unknown(place) else _name(place.error)
         if place.status is None:
             return "ENOENT"
         return "EROFS" if place.readonly else ""
@@ -608,7 +608,7 @@ class Notifications:
             error = self._refuse_unseen(place.path)
             return _name(error), error
         if place.error:
-            result = _name(place.error)
+            result = "" if self._is_unknown(place) else _name(place.error)
         elif place.status is not None:
             return "EEXIST", 0
         elif place.readonly:
@@ -836,6 +836,13 @@ class Notifications:
         caller such a directory belongs to a subordinate id."""
         return place.error == errno.EACCES and self._scope.owned is not None
 
+    def _is_unknown(self, place: notify.Place) -> bool:
+        """Is it below a directory that a command with capabilities may search, and this process may not?  Engines of
+        containers are root in a user namespace, and make directories without the right to search; of proc(5) this
+        process is told what they are."""
+        closed = place.error == errno.EACCES and self._scope.nested and not place.path.startswith(b"/proc/")
+        return closed or self._is_unseen(place)
+
     def _refuse_unseen(self, path: bytes) -> int:
         """EACCES for a name below such a directory in a guarded tree: what it is cannot be judged."""
         name = os.fsdecode(path)
@@ -844,10 +851,11 @@ class Notifications:
     def _may(self, status: os.stat_result, wanted: int) -> bool:
         """Do the mode bits admit it to a process without capabilities?  Access control lists are not looked at.
 
-        Of a process that may have some it is only known that nobody may execute what has no bit for it.
+        Of a process that may have some it is only known that nobody may execute what has no bit for it.  In a user
+        namespace of its own it has them over files of ids that are there, which those of the machine's root are not.
         """
         scope = self._scope
-        if scope.owned is not None:
+        if scope.owned is not None or (scope.nested and status.st_uid and status.st_gid):
             return wanted != 1 or bool(status.st_mode & 0o111)
         if status.st_uid == scope.uid:
             bits = status.st_mode >> 6

@@ -171,6 +171,8 @@ def test_of_a_tag_for_several_machines_the_wanted_image_comes(home: Path, tmp_pa
             assert os.listdir(f"{state}/images/layers/{kept.layers[0]}") == [machine]
         with pytest.raises(HostError, match="linux"):
             imagestore.pull(state, name, platform="linux/mips64le")
+        with pytest.raises(HostError, match=f"image {name}:0: it is made for linux/{ARCHITECTURE}, not for"):
+            imagestore.pull(state, f"{name}:0", platform=f"linux/{other}")
 
 
 class Gate(http.server.ThreadingHTTPServer):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ..events import Client
     from ..host.channel import Channel
 
-LONGEST = 0.1  # seconds that the launcher is waited for
+LONGEST = 1.0  # seconds that the launcher is waited for
 MOST_ASKED = 64  # questions without an answer: all answers have room in the socket
 
 

@@ -79,8 +79,8 @@ if TYPE_CHECKING:
 
 
 HELLO = 30.0  # seconds for a TLS hello that has begun
-EXPLAIN = 0.05  # seconds that a refused client has to show what it speaks
-LINGER = 2.0  # seconds for a refused client to read the answer
+EXPLAIN = 0.5  # seconds that a refused client has to show what it speaks: one that waits for a server pays them
+LINGER = 20.0  # seconds for a refused client to read the answer
 DNS_IDLE = 30.0  # seconds between two messages on a DNS connection
 DNS_PORT = 53
 

@@ -51,7 +51,10 @@ def test_one_is_started_at_the_end_for_what_was_sent_and_not_for_the_end_of_the_
     assert bool(made.stats) is bool(sent)
 
 
-def test_one_that_is_slow_is_killed_and_that_is_told(network: gateway.Gateway) -> None:
+def test_one_that_is_stopped_is_killed_and_that_is_told(
+    network: gateway.Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway, "END", 2.0)
     pid = network.pid
     os.kill(pid, signal.SIGSTOP)
     at = time.monotonic()

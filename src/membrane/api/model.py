@@ -92,7 +92,8 @@ class Result(Value):
         denied: refusals in the sandbox while it ran, at most 1,000; of other commands as well if they ran meanwhile.
         changes: files that were changed in the sandbox while it ran, at most 1,000.
         assurance: (what, how) was read back from the kernel before it was released.
-        complete: nothing was left out of ``denied`` and ``changes`` for their number.
+        complete: nothing was left out of ``denied`` and ``changes`` for their number, and those who see them said in
+            time that they have sent everything.
     """
 
     argv: tuple[str, ...]

@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 __all__ = ["AsyncProcess", "AsyncSandbox"]
 
 MOST_OUTPUT = 64 << 20  # bytes of each stream that ``run`` keeps, unless the call says otherwise
-OPEN = 30.0  # seconds for the supervisor to make the sandbox
-CLOSE = 15.0  # seconds for it to end everything and write the record
+OPEN = 120.0  # seconds for the supervisor to make the sandbox, on a busy machine
+CLOSE = 300.0  # seconds for it to end everything and write the record; each part of that has a bound of its own
 SIGTERM, SIGKILL = 15, 9
 TIMED_OUT = 124  # exit status, as timeout(1)
 

@@ -7,7 +7,8 @@ supervisor makes the sandbox (``boundary.Boundary``) and then serves: the cell f
 (``backend.Cell.fork``), which confine themselves, are read back, and wait for a job; one more than there are jobs is
 made, so that the next one need not wait.  When the keeper of a command has ended, so has everything that it started
 (``kept``: but what it left in the background).  Before its end is reported, the tracer and the gateway are asked
-to send what they hold, so that its refusals are complete.
+to send what they hold, and say that they have: its refusals are complete then, however busy the machine is.  Where one
+does not say it in ``SYNC`` seconds, the record and the result are incomplete, and say so.
 
 All commands of a sandbox share its network, its tracer, its record and its file rules.  A refusal is reported with
 every command that ran when it happened: the network does not know which of them it was.
@@ -37,6 +38,7 @@ from ..events import plain
 from ..host import view
 from ..host.channel import SIGKILL, SIGSTOP, SIGTSTP, Channel, passed
 from ..host.inherited import settle
+from ..host.ready import ready
 from ..plan import mounts
 from ..policy.codec import restore
 from ..run import door, registry
@@ -50,7 +52,7 @@ from .holding import Holding
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
     from typing import Any
 
     from ..backend import SharedCommand
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
     from ..messages import Message
     from ..run.gateway import Gateway
     from ..run.prepare import PreparedRun
+    from ..tracer.process import Tracer
 else:
     import _signal
 
@@ -67,7 +70,8 @@ MOST_COMMANDS = 4096  # at once
 AT_ONCE = 8  # processes that are made ready for jobs at the same time
 MOST_CLIENTS = 1024  # callers of ``wrap`` at once
 OBEY = 1.0  # seconds for a keeper to kill its command
-SYNC = 2.0  # seconds for the tracer and the gateway to send what they hold
+SYNC = 60.0  # seconds for the tracer and the gateway to send what they hold; they say when they have
+REPORT = 10.0  # seconds in which the caller does not take the last events
 UPDATE = 30.0  # seconds for the gateway to say that it decides by other rules
 _NOT_FILES = ("/dev/", "/proc/", "/sys/")
 _CHANGING = frozenset(("creat", "trunc", "wronly", "rdwr", "append", "tmpfile"))
@@ -201,10 +205,7 @@ class Supervisor(Boundary):
             if command.kill_at and now >= command.kill_at:
                 command.kill_at = 0.0
                 command.process.kill()
-        for number, (_who, _then, until, late) in list(self._syncs.items()):
-            if now >= until:
-                del self._syncs[number]
-                late()
+        self._give_up_syncs(now)
 
     def _asks(self) -> tuple[float, tuple[str, ...]] | None:
         return (self._ask, KINDS) if self._ask else None
@@ -216,6 +217,10 @@ class Supervisor(Boundary):
         self._holding.end()
         for command in list(self._commands.values()):
             command.status = SIGKILL if command.status is None else command.status
+            if command.client is not None:
+                self._sync(command)
+        self._await_syncs()
+        for command in list(self._commands.values()):
             self._ended(command)
         for wanted in self._wanted:
             wanted.close()
@@ -233,7 +238,7 @@ class Supervisor(Boundary):
     def _report(self) -> None:
         channel = self._main.channel
         try:
-            channel.socket.settimeout(SYNC)
+            channel.socket.settimeout(REPORT)
             self._send_lines()
             for message in self._main.waiting:
                 channel.send(message)
@@ -486,7 +491,7 @@ class Supervisor(Boundary):
         command.deadline = command.kill_at = 0.0
         if command in self._ready:
             self._ready.remove(command)
-        self._sync(lambda: self._ended(command))
+        self._sync(command)
 
     def _ended(self, command: _Command) -> None:
         if self._commands.pop(command.channel, None) is None:
@@ -584,18 +589,53 @@ class Supervisor(Boundary):
     def _turn(self) -> None:
         self._send_lines()
 
-    def _sync(self, then: Any) -> None:
-        """Call ``then`` when the tracer and the gateway have sent what they hold, or had ``SYNC`` seconds for it."""
+    def _sync(self, command: _Command) -> None:
+        """Report the end of a command when the tracer and the gateway have sent what they hold."""
+        if self.gateway.has_packets():
+            self._on_first_packet()  # what arrived last may be told in the same turn as the end, and after it
         self._sync_number += 1
         who = set()
         if self._tracer is not None and self._tracer.sync(self._sync_number):
             who.add("tracer")
         if self.gateway.sync(self._sync_number):
             who.add("network")
+
+        def late() -> None:
+            for source in sorted(who):
+                why = f"it did not say within {SYNC:g} s that it has sent everything"
+                if f"{source}: {why}" not in self._lacking:
+                    self._lacks(source, why)
+            command.lost += 1
+            self._ended(command)
+
         if who:
-            self._syncs[self._sync_number] = who, then, time.monotonic() + SYNC, then
+            self._syncs[self._sync_number] = who, lambda: self._ended(command), time.monotonic() + SYNC, late
         else:
-            then()
+            self._ended(command)
+
+    def _await_syncs(self) -> None:
+        """After the loop: read what the sources send, until nothing more is waited for."""
+        sources: dict[str, Gateway | Tracer] = {"network": self.gateway} if self.gateway.pid else {}
+        if self._tracer is not None:
+            sources["tracer"] = self._tracer
+        while self._syncs:
+            left = min(until for _who, _then, until, _late in self._syncs.values()) - time.monotonic()
+            found = ready([source.control for source in sources.values()], seconds=max(0.0, left))[0]
+            for name, source in list(sources.items()):
+                try:
+                    there = source.control not in found or source.read()
+                except (MembraneError, OSError):
+                    there = False  # the end of the record finds out why
+                if not there:
+                    del sources[name]
+            self._give_up_syncs(time.monotonic(), sources)
+
+    def _give_up_syncs(self, now: float, sources: Collection[str] = ("network", "tracer")) -> None:
+        """Of sources that are late, or are not among these: they have ended."""
+        for number, (who, _then, until, late) in list(self._syncs.items()):
+            if now >= until or not who.issubset(sources):
+                del self._syncs[number]
+                late()
 
     def _confirm_update(self, number: int) -> None:
         """Answer an update when the gateway decides by it: what it has answered so far went by the rules of before."""

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 else:
     import _signal
 
-LONGEST = 5  # seconds until all are stopped
+LONGEST = 20  # seconds until all are stopped
 LOOKS = 3  # that have to be equal
 TRY = 40  # looks of one attempt, before all go on for the next one
 PAUSE = 0.002  # seconds between two looks, for who calls ``step``: the kernel reports a stop to the parent only

@@ -29,7 +29,7 @@ import marshal
 import os
 
 from ..errors import HostError
-from ..host.private import make_private
+from ..host.private import is_held, make_private
 from ..host.writing import write_all
 from .store import InUse, started_at
 
@@ -163,7 +163,7 @@ def _others(directory: str, kind: Kind) -> Iterator[_Other]:
         except OSError as error:
             raise HostError("look who writes the workspace", error.strerror or "", target=path) from None
         try:
-            held = _is_held(fd)
+            held = is_held(fd)
             try:
                 name, trees, stage, last = _read(fd)
             except (EOFError, ValueError, TypeError):
@@ -192,15 +192,6 @@ def _read(fd: int) -> tuple[str, tuple[str, ...], str, tuple[tuple[int, str], ..
     file = io.BytesIO(os.pread(fd, LARGEST, 0))
     name, trees, stage = marshal.load(file)  # noqa: S302 - our own file, in a directory of mode 0700
     return name, trees, stage, marshal.load(file)  # noqa: S302 - the same
-
-
-def _is_held(fd: int) -> bool:
-    """By a shared lock, so that two who look do not take each other for the holder."""
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    return False
 
 
 def _unlink(path: str) -> None:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 LONGEST_HEAD = 65536  # bytes of a request head
 GREETING = 30.0  # seconds for a client to say what it wants
-LINGER = 2.0  # seconds for a refused client to read the answer
+LINGER = 20.0  # seconds for a refused client to read the answer
 MOST_HELD = 262144  # bytes of one direction of a plain request
 MOST_CLIENTS = 1024  # that have not said yet what they want, or wait for a plain answer
 _READ = 65536

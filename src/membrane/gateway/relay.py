@@ -82,7 +82,7 @@ HELLO = 30.0  # seconds for a TLS hello that has begun
 # Seconds that a refused client has to show what it speaks.  On a busy machine a tenth of one passes between its
 # connect(2) and its first bytes; only a client that waits for the server to speak has to wait this long.
 EXPLAIN = 1.0
-LINGER = 2.0  # seconds for a refused client to read the answer
+LINGER = 20.0  # seconds for a refused client to read the answer
 DNS_IDLE = 30.0  # seconds between two messages on a DNS connection
 DNS_PORT = 53
 

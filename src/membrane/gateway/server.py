@@ -32,6 +32,7 @@ from _socket import socket as Socket
 from .. import clock
 from ..errors import InternalError, MembraneError
 from ..events import DefectSeen
+from ..host.ready import ready
 from ..host.writing import write_all
 from ..messages import Frames
 from ..policy.decide import Decider
@@ -44,7 +45,7 @@ from .destinations import Datagrams, Destinations
 from .dns import MOST_NAMES, Answerer, Names
 from .event_queue import EventQueue
 from .exposed import Exposed
-from .reactor import IN, OUT, Reactor
+from .reactor import HUP, IN, OUT, Reactor
 from .refused import RefusedPackets
 from .relay import Engine
 from .route import Router
@@ -63,7 +64,7 @@ from .upstream import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from typing import NoReturn
 
     from ..policy.model import Access, NameQuery, Policy, Verdict
@@ -83,9 +84,13 @@ _SPARE_FDS = 256  # of the process, beside two for each connection: pipes, flows
 _NOT_SERVED = ("factory", "servers", "destinations", "senders")  # roles of sockets that answer
 _TOTALS = 0.5  # seconds from one report of the totals to the next
 _BATCH_DELAY = 0.005  # seconds that an event waits for others, to be sent with them
-_FLUSH = 2.0  # seconds to get rid of the last lines
-_LAST_ROUND = 0.5  # seconds at the end to take what is still in the sockets, and
-_LAST_COUNT = 0.2  # seconds to count what is left after that
+_TURNS = 256  # of the reactor, in which it takes more from a socket than the kernel keeps there
+_SETTLE = 2  # turns in which what came last is judged: its first bytes are ready with it
+# What ends is what the command sent last, and not a time: these are for what does not end, on a busy machine.
+_FLUSH = 10.0  # seconds in which the supervisor does not read
+_LAST_ROUND = 10.0  # seconds at the end to take what is still in the sockets, of which
+_LOOK_UPS = 2.0  # seconds to wait for look-ups alone, and
+_LAST_COUNT = 5.0  # seconds to count what is left after that
 _TERMINAL_SIGNALS = (_signal.SIGINT, _signal.SIGQUIT, _signal.SIGHUP, _signal.SIGTSTP)
 
 
@@ -179,7 +184,7 @@ def defect(error: BaseException, count: int = 1) -> DefectSeen:
 
 
 def send_all(control: Socket, queue: EventQueue) -> None:
-    """Write what is queued, for at most ``_FLUSH`` seconds."""
+    """Write what is queued, unless the session reads nothing for ``_FLUSH`` seconds."""
     try:
         control.settimeout(_FLUSH)
         while queue.waiting():
@@ -230,6 +235,32 @@ def destinations(rows: m.Destinations, go: bool = True) -> list[Destination]:
     return [Destination(*row) for row in rows] if go else []
 
 
+class _Barrier:
+    """A question for everything that happened until now.
+
+    Args:
+        number: of ``Sync``.
+        waiting: descriptors of the sandbox's sockets, which may hold what the command did before.
+    """
+
+    def __init__(self, number: int, waiting: Collection[int]) -> None:
+        self.number = number
+        self._waiting = set(waiting)
+        self._turns, self._more = _TURNS, _SETTLE
+
+    def passed(self) -> bool:
+        """Asked once a turn: was each socket seen empty, and what came last judged?
+
+        A socket that others fill all the time is never empty: but after ``_TURNS`` all that it held has been taken.
+        """
+        if self._waiting and self._turns:
+            self._turns -= 1
+            self._waiting = ready(self._waiting, seconds=0)[0]
+        if not self._waiting or not self._turns:
+            self._more -= 1
+        return self._more < 0
+
+
 class Service:
     """Everything that one session's sockets are served by."""
 
@@ -237,6 +268,8 @@ class Service:
         self._control, self._frames, self._queue = control, frames, queue
         self._blocked = False
         self._listens = IN  # to the control socket
+        self._gone = False  # who held its other end
+        self._barriers: list[_Barrier] = []
         self._crashes = 0
         self._last_crash: DefectSeen | None = None  # of those that are not reported one by one
         policy = setup.policy
@@ -324,6 +357,12 @@ class Service:
         self._unix_sockets = policy.unix_sockets
         self._doors = {number: (path, owner) for number, path, owner in setup.doors}
         self._sockets = sockets
+        # At which arrives what the command does
+        self._from_inside = [
+            socket.fileno()
+            for role, socket in sockets
+            if role not in _NOT_SERVED and role != "diag" and not role.startswith("exposed:")
+        ]
         self._names = names
         self._repetitions = reactor.wait(1.0, self._report_repetitions)
         self._batch_delay = reactor.wait(_BATCH_DELAY, self._write)
@@ -414,6 +453,8 @@ class Service:
     def close(self) -> None:
         """Take what was sent before the end, end all connections and write the totals."""
         self._last_round()
+        for barrier in self._barriers:
+            self._queue.send(m.Synced(barrier.number))
         self._engine.close()
         self._udp.close()
         self._broker.close()
@@ -453,17 +494,22 @@ class Service:
             socket.close()
 
     def _last_round(self) -> None:
-        """What the command did last may still be in the sockets: it is judged, reported and sent, for a bounded time.
+        """What the command did last may still be in the sockets: it is judged, reported and sent.
 
-        Nothing is sent any more, so there is an end to it; what is left then is counted as lost.
+        The command sends no more, so there is an end to it; what is left after ``_LAST_ROUND`` is counted as lost.
         """
         self._listens = 0  # the end of the control socket is known
         self._reactor.change(self._control.fileno(), 0)
-        deadline = time.monotonic() + _LAST_ROUND
-        while (left := deadline - time.monotonic()) > 0:
-            if not self._reactor.turn(left if self._udp.pending() else 0) and not self._udp.pending():
-                return
-        deadline = time.monotonic() + _LAST_COUNT
+        now = time.monotonic()
+        deadline, look_ups = now + _LAST_ROUND, 0.0
+        while now < deadline and not self._gone:
+            if not self._reactor.turn(0):
+                if not self._udp.pending() or 0 < look_ups <= now:
+                    return
+                look_ups = look_ups or now + _LOOK_UPS
+                self._reactor.turn(max(0.0, look_ups - now))
+            now = time.monotonic()
+        deadline = now + _LAST_COUNT
         for role, socket in self._sockets:
             if socket.family not in (AF_INET, AF_INET6, AF_UNIX) or role in _NOT_SERVED or role == "datagrams":
                 continue
@@ -526,6 +572,7 @@ class Service:
             self._blocked = False
             self._reactor.change(self._control.fileno(), self._listens)
             self._write()
+        self._gone = self._gone or bool(mask & HUP)
         if mask & ~OUT:
             self._read_messages()
 
@@ -546,13 +593,24 @@ class Service:
             elif isinstance(message, m.Follow):
                 self._follow(message.policy)
             elif isinstance(message, m.Sync):
-                self._queue.report_repetitions(everything=True)
-                self._queue.send(m.Synced(message.number))
-                self._write()
+                if not self._barriers:
+                    self._reactor.soon(self._pass_barriers)
+                self._barriers.append(_Barrier(message.number, self._from_inside))
             elif isinstance(message, m.Stop):
                 self._reactor.stop()
             else:
                 raise InternalError("follow the supervisor", f"{type(message).__name__} came again")
+
+    def _pass_barriers(self) -> None:
+        passed = [barrier for barrier in self._barriers if barrier.passed()]
+        if passed:
+            self._queue.report_repetitions(everything=True)
+            for barrier in passed:
+                self._barriers.remove(barrier)
+                self._queue.send(m.Synced(barrier.number))
+            self._write()
+        if self._barriers:
+            self._reactor.soon(self._pass_barriers)
 
     def _ask_about_name(self, question: NameQuery, hint: str, answered: Callable[[bool], None]) -> None:
         assert self._approvals is not None

@@ -46,7 +46,8 @@ if TYPE_CHECKING:
 else:
     import _signal
 
-SPAWN = 20.0  # seconds for the spawner to enter the namespaces, on a busy machine
+DEATH = 120.0  # seconds for the kernel to end every process of the sandbox, on a busy machine
+SPAWN = 60.0  # seconds for the spawner to enter the namespaces, on a busy machine
 
 
 class Launch:
@@ -265,7 +266,7 @@ class Launch:
         except ChildProcessError:
             pass
         if self.init_pidfd >= 0:
-            ready((self.init_pidfd,), seconds=10)
+            ready((self.init_pidfd,), seconds=DEATH)
             os.close(self.init_pidfd)
             self.init_pidfd = -1
 

@@ -1,4 +1,4 @@
-"""Directories of our state: made where they are missing, and the caller's alone."""
+"""Directories of our state: made where they are missing, and the caller's alone; locks of what is in them."""
 
 from __future__ import annotations
 
@@ -30,6 +30,21 @@ def make_private(path: str) -> None:
             target=path,
             fix=("set MEMBRANE_HOME to a directory of your own",),
         )
+
+
+def is_held(fd: int) -> bool:
+    """Does a process hold the lock of a file, as it does for as long as it lives (flock(2), LOCK_EX)?
+
+    Asked for by a shared lock, so that two who look do not take each other for the holder.  Where nobody held it, it is
+    the caller's until ``fd`` is closed: who wants it meanwhile waits, and finds out what became of the file.
+    """
+    import fcntl
+
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    return False
 
 
 def take_back(path: str) -> None:

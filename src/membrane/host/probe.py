@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     Probe: TypeAlias = Callable[[], str]
 
-_DEADLINE = 5.0  # seconds
+_DEADLINE = 30.0  # seconds, on a busy machine
 _FOREIGN = ("203.0.113.1", "2001:db8::1")  # documentation addresses (RFC 5737, RFC 3849)
 
 
@@ -287,10 +287,10 @@ def _network(mode: str) -> None:
         if not role.startswith("tcp"):
             continue
         listener = socket.socket(fileno=os.dup(opened.fileno()))
-        listener.settimeout(2)
+        listener.settimeout(_DEADLINE / 2)
         address = _FOREIGN[listener.family != socket.AF_INET]
         with socket.socket(listener.family, socket.SOCK_STREAM) as client:
-            client.settimeout(2)
+            client.settimeout(_DEADLINE / 2)
             client.connect((address, 53))
             accepted, _ = listener.accept()
         if mode != "dnat" and accepted.getsockname()[:2] != (address, 53):
@@ -385,7 +385,7 @@ def _pidfd() -> str:
         signal.pause()
     pidfd = os.pidfd_open(pid)
     signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-    if not ready((pidfd,), seconds=2)[0]:
+    if not ready((pidfd,), seconds=_DEADLINE / 2)[0]:
         raise Absent("the end of a process was not reported")
     return ""
 

@@ -36,12 +36,13 @@ from .sockdiag import SOCK_DIAG, SocketTable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import TypeAlias
 
     Place: TypeAlias = tuple[str, int]
 
 SHARE = 0.1  # of the time
-LONGEST = 0.05  # seconds of the processor
+LONGEST = 0.05  # seconds of a processor, and at most ten times that by the clock
 MOST_KNOWN = 256  # addresses of containers, and namespaces of one search
 _GET, _NEW, _REQUEST = 1 << 8 | 1, 1 << 8, 1  # IPCTNL_MSG_CT_GET and NEW of NFNL_SUBSYS_CTNETLINK; NLM_F_REQUEST
 _HEADER = Struct("=IHHIIBBH")  # struct nlmsghdr, struct nfgenmsg
@@ -81,26 +82,30 @@ class Senders:
         if original is None or original[0] == client:
             return client[1], 0
         (address, port), target = original
-        begin = time.monotonic()
-        self._left, self._at = min(LONGEST, self._left + (begin - self._at) * SHARE), begin
+        now = time.monotonic()
+        self._left, self._at = min(LONGEST, self._left + (now - self._at) * SHARE), now
         known = self._known.get(address)
         inode = self._ask(known, protocol, *original) if known is not None else 0
         if inode or self._left <= 0:
             return port, inode
-        begin = time.process_time()
-        for pid in self._processes(begin + LONGEST):
+        worked, until = time.thread_time(), time.monotonic() + 10 * LONGEST
+
+        def over() -> bool:
+            return time.thread_time() > worked + LONGEST or time.monotonic() > until
+
+        for pid in self._processes(over):
             inode = self._ask(pid, protocol, (address, port), target)
             if inode:
                 self._known.pop(address, None)
                 if len(self._known) >= MOST_KNOWN:
                     del self._known[next(iter(self._known))]
                 self._known[address] = pid
-            if inode or time.process_time() > begin + LONGEST:
+            if inode or over():
                 break
-        self._left -= time.process_time() - begin
+        self._left -= time.thread_time() - worked
         return port, inode
 
-    def _processes(self, deadline: float) -> list[int]:
+    def _processes(self, over: Callable[[], bool]) -> list[int]:
         """The lowest pid in each network namespace of the sandbox but ``_own``, the newest namespaces first."""
         found: dict[int, int] = {}
         for pid in sorted((int(name) for name in os.listdir("/proc") if name.isdigit()), reverse=True):
@@ -110,7 +115,7 @@ class Senders:
                 continue
             if namespace in found or (namespace not in self._own and len(found) < MOST_KNOWN):
                 found[namespace] = pid
-            if time.process_time() > deadline:
+            if over():
                 break
         return list(found.values())
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 FILES = ("/etc/subuid", "/etc/subgid")
 PROGRAMS = ("newuidmap", "newgidmap")
-SECONDS = 10  # for one of the programs, on a busy machine
+SECONDS = 60  # for one of the programs, on a busy machine
 LEAST = 1_000  # ids: what system users of common images take
 _LARGEST = 1 << 20  # bytes of a file
 _PLACES = ("/usr/bin", "/bin", "/usr/local/bin", "/run/wrappers/bin")  # of set-user-ID programs, not of the PATH

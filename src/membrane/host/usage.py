@@ -37,7 +37,7 @@ LOOK_EVERY = 1.0  # seconds between two looks at the free space
 MEASURE_EVERY = 30.0  # seconds between two counts where the free space says nothing; and so many times what one takes:
 _SHARE, _SHARE_WHEN_URGENT = 20, 4
 _SAID = "limits.disk ended the command"
-_PATIENCE = 5.0  # seconds for its end; it looks for the word at each directory
+_PATIENCE = 30.0  # seconds for its end; it looks for the word at each directory
 _BLOCK = 512  # of st_blocks, whatever st_blksize says (stat(2))
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 

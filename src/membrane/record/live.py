@@ -12,7 +12,7 @@ import time
 
 from ..errors import HostError
 
-END = 20.0  # seconds for the follower to write what is left
+END = 60.0  # seconds for the follower to write what is left
 
 
 class LiveLog:

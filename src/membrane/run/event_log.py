@@ -39,8 +39,8 @@ ROOM = 4 << 20  # bytes of events that wait for a slow reader of the events file
 LARGEST_WRITE = 64 << 10  # bytes
 PIECE = 4096  # bytes that a pipe takes at once or not at all (PIPE_BUF, pipe(7))
 AGAIN = 0.1  # seconds from one offer to a slow reader to the next
-LAST_OFFER = 0.3  # seconds that such a reader has for its next piece at the end, and
-LAST_OFFERS = 0.8  # seconds for all of them
+LAST_OFFER = 5.0  # seconds in which such a reader takes nothing at the end, and
+LAST_OFFERS = 20.0  # seconds for all that is left
 SOURCES = {"network": ("network",), "tracer": ("ebpf", "notify")}
 
 

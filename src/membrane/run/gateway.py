@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from ..policy.model import Policy
     from .event_log import EventLog
 
-START = 20.0  # seconds for the gateway to make a certificate authority
-END = 2.0  # seconds for the gateway to take the last packets and send its last events
+START = 60.0  # seconds for the gateway to make a certificate authority, on a busy machine
+END = 30.0  # seconds for the gateway to take the last packets and send its last events, on a busy machine
 SILENT = ("factory", "servers", "diag", "destinations", "senders")  # roles of sockets at which nothing arrives
 
 
@@ -211,9 +211,12 @@ class Gateway:
         from ..gateway.messages import TO_GATEWAY, Sync
 
         try:
-            self._socket.send(TO_GATEWAY.frame(Sync(number)))
+            self._socket.settimeout(END)  # many ask, and it reads slowly
+            self._socket.sendall(TO_GATEWAY.frame(Sync(number)))
         except OSError:
             return False
+        finally:
+            self._socket.setblocking(False)
         return True
 
     def answer(self, number: int, answer: str) -> None:
@@ -248,7 +251,7 @@ class Gateway:
         Returns:
             Why it is not known that it has sent everything; empty when it has said so, or never ran.
         """
-        if not self.pid and self._has_packets():
+        if self.has_packets():
             try:
                 self.start()  # for what the command did last
             except MembraneError as error:
@@ -287,8 +290,10 @@ class Gateway:
             return f"it was killed by signal {os.WTERMSIG(status)}"
         return f"it ended with status {os.WEXITSTATUS(status)} and without its last message"
 
-    def _has_packets(self) -> bool:
-        """Has something arrived that no process has seen yet?"""
+    def has_packets(self) -> bool:
+        """Has something arrived for a process that was not started yet?"""
+        if self.pid:
+            return False
         poll = select.poll()
         for role, fd in self.sockets:
             if role not in SILENT:

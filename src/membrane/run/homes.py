@@ -38,7 +38,7 @@ LARGEST_MERGED = 4 << 20  # bytes of one whose keys are merged; of larger ones t
 DEEPEST_MERGED = 16  # objects within each other whose keys are merged: each level compares all below
 LARGEST_INDENTED = 8 << 20  # characters; blanks before each line can be a thousand times what they are put before
 MOST_REPLACED = 32  # files in ``.replaced``; the oldest go first
-LOCK_WAIT = 1.0  # seconds for another run that brings files together; after that the next run does it
+LOCK_WAIT = 10.0  # seconds for another run that brings files together; after that the next run does it
 _BENEATH = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS
 _NOT_THERE = object()
 

@@ -37,7 +37,7 @@ import time
 from ..backend import Broken, Hidden
 from ..errors import HostError, MembraneError
 from ..host.channel import Channel
-from ..host.private import make_private
+from ..host.private import is_held, make_private
 from ..host.ready import ready
 from ..host.writing import write_all
 from ..messages import Message, Table
@@ -391,7 +391,7 @@ def _others(directory: str, session: str) -> Iterator[tuple[str, tuple[str, ...]
         except OSError:
             continue
         try:
-            if not _is_locked(fd):
+            if not is_held(fd):
                 _remove(path)  # under our lock: who was about to take it sees that it has no name
                 _remove(f"{path}.sock")
                 continue
@@ -408,21 +408,13 @@ def _others(directory: str, session: str) -> Iterator[tuple[str, tuple[str, ...]
             os.close(fd)
 
 
-def _is_locked(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return False
-    except BlockingIOError:
-        return True
-
-
 def _is_alive(path: str) -> bool:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
         return False
     try:
-        return _is_locked(fd)
+        return is_held(fd)
     finally:
         os.close(fd)
 

@@ -18,7 +18,7 @@ import os
 import stat
 
 from ..errors import HostError
-from ..host.private import make_private
+from ..host.private import is_held, make_private
 from ..host.writing import write_all
 from ..value import Value
 
@@ -143,12 +143,7 @@ def _records(state: str) -> Iterator[tuple[str, int, bool]]:
             details = os.fstat(fd)
             if details.st_uid != os.geteuid() or not stat.S_ISREG(details.st_mode):
                 continue
-            try:
-                fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                alive = False
-            except BlockingIOError:
-                alive = True
-            yield path, fd, alive
+            yield path, fd, is_held(fd)
         finally:
             os.close(fd)
 

@@ -44,6 +44,7 @@ else:
     import _signal
 
 FORWARDED = (SIGINT, SIGTERM, SIGHUP, SIGQUIT)
+LAST_NEWS = 30.0  # seconds for pid 1 to end with the launcher, on a busy machine
 GRACE = 5.0  # seconds between a forwarded SIGTERM or SIGHUP and SIGKILL
 IMPATIENT = (3, 2.0)  # so many SIGINTs within so many seconds kill
 PRINTED_BEFORE = 16  # reads of what the command printed before a question is shown
@@ -154,7 +155,11 @@ class Session(Boundary):
         if self.wait_status is None:
             # It ends after the command does; if that sent its status first, the news is already waiting, behind what
             # was refused to the command.
-            while self.wait_status is None and not self.failure and ready((self.cell.command.fileno(),), seconds=1)[0]:
+            while (
+                self.wait_status is None
+                and not self.failure
+                and ready((self.cell.command.fileno(),), seconds=LAST_NEWS)[0]
+            ):
                 self._on_command()
             if self.wait_status is None and not self.failure:
                 self.failure = "the launcher died; the command was killed"

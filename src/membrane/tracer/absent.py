@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ..events import AccessDenied
 
-HELD = 1.0  # seconds
+HELD = 3.0  # seconds
 
 
 class Absent:

@@ -88,7 +88,7 @@ IDLE = 0.02  # and before all else is
 LATEST = 0.05  # seconds after which it is, however many calls there are
 MOST_REFUSALS = 512  # kinds of refusals of one second
 REPEAT = 1.0  # seconds in which equal refusals are one event
-LAST_EXITS = 0.05  # seconds in which the ends of the last processes are waited for
+LAST_EXITS = 1.0  # seconds in which the ends of the last processes are waited for, on a busy machine
 
 _O_TMPFILE = 0o20000000
 _FLAGS = (

@@ -86,8 +86,8 @@ LIVE_ROOM = 1 << 20  # bytes of events that wait for the supervisor
 REFUSED_ROOM = 1 << 18  # bytes of refusals that do
 LARGEST_BATCH = 48 << 10  # bytes of one message; a longer line is in the record only
 LARGEST_WRITE = 64 << 10  # bytes of lines that are written to the record at once
-END = 5.0  # seconds for the tracer to write its last events
-ATTACH = 20.0  # seconds for it to take the listener, on a busy machine
+END = 30.0  # seconds for the tracer to write its last events, and to take a word, on a busy machine
+ATTACH = 60.0  # seconds for it to take the listener, on a busy machine
 CAP_DAC_READ_SEARCH = 1 << 2
 CAP_BPF = 1 << 39
 
@@ -226,7 +226,11 @@ class Tracer:
     def sync(self, number: int) -> bool:
         """Ask for ``on_synced(number)`` once everything that was seen until now was sent; False when it has ended."""
         try:
-            self._channel.send(m.Sync(number))
+            try:
+                self._channel.send(m.Sync(number))
+            except BlockingIOError:  # many ask, and it reads slowly
+                ready((), (self._channel.fileno(),), seconds=END)
+                self._channel.send(m.Sync(number))
         except OSError:
             return False
         return True
@@ -465,7 +469,7 @@ class _Loop:
         if self._kernel is not None and self._spans is not None:
             self._kernel.finish(self._write_spans)
         self._channel.setblocking(True)
-        self._channel.socket.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDTIMEO, _TWO_SECONDS)
+        self._channel.socket.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDTIMEO, _PATIENCE)
         if self._lost:
             self._report_losses({})
         for store in (self._store, self._spans):
@@ -727,4 +731,4 @@ class _Nowhere:
         pass
 
 
-_TWO_SECONDS = (2).to_bytes(8, "little") + bytes(8)  # struct timeval
+_PATIENCE = (20).to_bytes(8, "little") + bytes(8)  # seconds in which the supervisor does not read: a struct timeval

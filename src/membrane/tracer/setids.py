@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 BITS = stat.S_ISUID | stat.S_ISGID
-_SECONDS = 5.0  # for a child that makes one file; nothing that it does waits for anybody
+_SECONDS = 30.0  # for a child that makes one file; nothing that it does waits for anybody
 _ADDFD, _ADDFD_SEND = 0x40182103, 2  # SECCOMP_IOCTL_NOTIF_ADDFD, struct seccomp_notif_addfd
 _WANTED = 1 << 0 | 1 << 1 | 1 << 3  # CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_FOWNER
 

@@ -45,7 +45,7 @@ DOOR = "/run/membrane"
 TAKEN = b"\n"  # what pid 1 says when it has the frame
 VERSION = 4  # of marshal: every Python from 3.4 on reads it
 LARGEST = 64 << 20  # bytes of a frame
-GRACE = 10.0  # seconds for the run to end by itself when there is nobody outside any more
+GRACE = 60.0  # seconds for the run to end by itself when there is nobody outside any more
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGWINCH)
 
 

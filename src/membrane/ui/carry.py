@@ -29,6 +29,7 @@ import subprocess
 import sys
 
 from ..errors import HostError, PolicyError
+from ..host.private import is_held
 from ..plan import carrier
 from ..policy import codec
 from ..policy.model import CARRIERS, Policy
@@ -747,9 +748,6 @@ def _is_dead(path: str) -> bool:
     except OSError:
         return True
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return True
-    except BlockingIOError:
-        return False
+        return not is_held(fd)
     finally:
         os.close(fd)

@@ -54,7 +54,7 @@ MOST_NAMES = 64  # sessions of one workspace whose name was not given
 LONGEST_NAME = 64
 PREFIX = 0x1C  # Ctrl-\, then d: let go of the session; twice: the key itself
 DETACH = ord("d")
-_PATIENCE = 5000  # ms that the end waits for clients to take what was printed
+_PATIENCE = 30000  # ms that the end waits for clients to take what was printed
 
 
 def check_name(name: str) -> str:

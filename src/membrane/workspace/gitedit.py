@@ -61,7 +61,7 @@ MOST_WAITING = 16  # requests; the tracer holds as many calls (``tracer.edits``)
 MOST_EDITABLE = 64  # repositories whose configuration can be changed; each costs a descriptor
 REST = 4
 LONGEST_REST = 1.0  # seconds
-MARGIN = 0.5  # seconds before the tracer gives a request up, after which nothing is put in place any more
+MARGIN = 5.0  # seconds before the tracer gives a request up, after which nothing is put in place any more
 GO_ON = -1  # answer: let the kernel decide
 _NO_LINKS = syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
 # Settings that git writes for a new repository and that an agent has no reason to change in one that is there:

@@ -72,12 +72,12 @@ MOST_WAITING = 65_536  # names that wait for their judgement before the command 
 MOST_UNWATCHED = 4_096  # benign names whose writes are not reported; one more is not benign
 MOST_KEPT = 1_000  # names of tools in new repositories that are reported at the end
 AGAIN = 0.02  # seconds between two looks at names that may be written to unseen
-PATIENCE = 1.0  # seconds that a process may hold a protected name open for writing, or git makes a worktree
+PATIENCE = 5.0  # seconds that a process may hold a protected name open for writing, or git makes a worktree
 MOST_UNANSWERED = 64  # worktrees that are being made outside
 SETTLED = 100_000_000  # ns after which a change of a file shows in its times
 IN_TURNS = 0.05  # share of the time for names that cannot be watched
 LONGEST_END = 10.0  # seconds of a processor for the final sweep, and
-PATIENCE_END = 120.0  # seconds for it in all; what was not looked at by then is said, and the run fails
+PATIENCE_END = 60.0  # seconds for it in all; what was not looked at by then is said, and the run fails
 
 
 class Guard(Holder, Watching):

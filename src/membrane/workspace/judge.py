@@ -136,9 +136,9 @@ def judge(root_fd: int, path: str, source: str = "", holder: Holder = _NOBODY) -
         if key in GIT_NAMES:
             return ""  # its contents are judged name by name
         if key == "hooks":
-            return _judge_hooks(root_fd, real)
+            return _judge_names(root_fd, real, _judge_hook)
         if key == "branches":
-            return _judge_empty(root_fd, real)
+            return _judge_names(root_fd, real, _judge_empty)
     validator = _validator(key, above)
     if validator is None:
         return reason(path)
@@ -337,7 +337,17 @@ def is_probe_target(target: str) -> bool:
     return target == "testing"
 
 
-def _judge_empty(root_fd: int, path: str) -> str:
+def _judge_empty(name: os.DirEntry[str]) -> str:
+    return f"git takes {name.name} for the address of a remote"
+
+
+def _judge_hook(name: os.DirEntry[str]) -> str:
+    harmless = name.name.endswith(".sample") and name.is_file(follow_symlinks=False)
+    return "" if harmless else f"{HOOK}: {name.name}"
+
+
+def _judge_names(root_fd: int, path: str, judge_one: Callable[[os.DirEntry[str]], str]) -> str:
+    """The first objection to a name in a directory, of which ``MOST_HOOKS`` are looked at."""
     try:
         fd = _open(root_fd, path, os.O_RDONLY | os.O_DIRECTORY)
     except FileNotFoundError:
@@ -346,25 +356,11 @@ def _judge_empty(root_fd: int, path: str) -> str:
         return "" if _is_gone(root_fd, path) else f"it cannot be read ({error.strerror})"
     try:
         with os.scandir(fd) as listing:
-            return next((f"git takes {entry.name} for the address of a remote" for entry in listing), "")
-    finally:
-        os.close(fd)
-
-
-def _judge_hooks(root_fd: int, path: str) -> str:
-    try:
-        fd = _open(root_fd, path, os.O_RDONLY | os.O_DIRECTORY)
-    except FileNotFoundError:
-        return ""
-    except OSError as error:
-        return "" if _is_gone(root_fd, path) else f"it cannot be read ({error.strerror})"
-    try:
-        with os.scandir(fd) as listing:
-            for number, entry in enumerate(listing):
+            for number, name in enumerate(listing):
                 if number >= MOST_HOOKS:
                     return "it holds too many names"
-                if not (entry.name.endswith(".sample") and entry.is_file(follow_symlinks=False)):
-                    return f"{HOOK}: {entry.name}"
+                if why := judge_one(name):
+                    return why
     finally:
         os.close(fd)
     return ""

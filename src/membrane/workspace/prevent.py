@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from .beside import Beside
     from .commits import Committed
 
-LONGEST_BACK = 0.25  # seconds, in one look, for the guard to put a commit's content where something else was
+LONGEST_BACK = 2.0  # seconds, in one look, for the guard to put a commit's content where something else was
 _MOST_CONTEXTS = 4096
 _MOST_PASSED = 4096
 _MOST_LISTED = 65_536  # names of a directory in which something may have been put aside

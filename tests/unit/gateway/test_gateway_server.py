@@ -9,12 +9,15 @@ from __future__ import annotations
 import _socket
 import contextlib
 import fcntl
+import itertools
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +35,7 @@ from membrane.messages import Frames, Message
 from membrane.policy.model import HostRule, Network, Origin, Policy, PortRange
 
 LONG = 30  # seconds
+MANY = 120  # more than are taken in one turn
 ORIGIN = Origin("library", "test")
 PROGRAM = (
     sys.executable,
@@ -186,6 +190,38 @@ def test_connections_are_decided_by_the_rules_of_the_moment_and_reported() -> No
         assert dict(zip(last.kinds, last.counts, strict=True))["connections_refused"] == 2
 
 
+@pytest.mark.parametrize("kind", ["tcp4", "udp4"])
+def test_what_was_done_before_a_question_is_told_before_its_answer(kind: str) -> None:
+    """However many sockets are ready in the same turn: here as on a machine that let it run late."""
+    kinds = {"tcp4": socket.SOCK_STREAM, "udp4": socket.SOCK_DGRAM}
+    with contextlib.ExitStack() as stack:
+        served = stack.enter_context(socket.socket(socket.AF_INET, kinds[kind]))
+        served.bind(("127.0.0.1", 0))
+        if kind == "tcp4":
+            served.listen(MANY)
+            role = kind
+        else:
+            served.setsockopt(socket.IPPROTO_IP, 8, 1)  # IP_PKTINFO (ip(7)), as what the sandbox's namespace has
+            role = f"{kind}:{served.getsockname()[1]}"
+        gateway = stack.enter_context(contextlib.closing(Gateway(served.fileno())))
+        gateway.send(m.Begin(setup(sockets=((role, served.fileno()),), clock=clock.offset())))
+        assert gateway.next() == m.Ready()
+        gateway.process.send_signal(signal.SIGSTOP)
+        for _ in range(MANY):
+            with socket.socket(socket.AF_INET, kinds[kind]) as client:
+                client.connect(served.getsockname())
+                client.send(b"x")
+        gateway.send(m.Sync(5))
+        gateway.process.send_signal(signal.SIGCONT)
+        before: list[Message] = []
+        while (message := gateway.next()) != m.Synced(5):
+            assert message is not None
+            before.append(message)
+        found = events(before)
+        assert {each["event"] for each in found} == {"AccessDenied"}
+        assert sum(each["count"] for each in found) == MANY
+
+
 def test_it_is_hardened_and_holds_nothing_of_its_caller() -> None:
     read, write = os.pipe()
     with contextlib.ExitStack() as stack:
@@ -233,6 +269,40 @@ def test_each_crash_is_one_event_and_many_are_one_at_the_end() -> None:
     assert "secret" not in repr(queue.emitted)
     frame = last.where[-1]
     assert frame.startswith("test_gateway_server.py:") and " test_each_crash" in frame
+
+
+@pytest.mark.parametrize("clock_step", [0.05, 2.0], ids=["a busy machine", "one that hangs"])
+def test_the_last_round_ends_when_nothing_is_left(clock_step: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look at the clock finds it so many seconds later.  What is not taken then is counted as lost."""
+    ours, theirs = socket.socketpair()
+    queue = EventQueue("s")
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(ours)
+        control = _socket.socket(fileno=theirs.detach())
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=MANY))
+        sockets = (("tcp4", os.dup(listener.fileno())),)
+        service = server.Service(control, Frames(m.TO_GATEWAY), queue, setup(sockets=sockets), 1024)
+        for _ in range(MANY):
+            stack.enter_context(socket.create_connection(listener.getsockname()))
+        ticks = itertools.count(time.monotonic(), clock_step)
+        monkeypatch.setattr(server.time, "monotonic", lambda: next(ticks))
+        service.close()
+        monkeypatch.undo()
+        assert (queue.denied == MANY) is (clock_step < 1)
+        assert queue.denied + queue.lost <= MANY and (queue.lost > 0) is (clock_step > 1)
+        control.close()
+
+
+def test_when_the_session_is_gone_nothing_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = socket.socketpair()
+    control = _socket.socket(fileno=theirs.detach())
+    service = server.Service(control, Frames(m.TO_GATEWAY), EventQueue("s"), setup(), 1024)
+    monkeypatch.setattr(service._udp, "pending", lambda: True)  # a look-up that never ends
+    looks = itertools.count()
+    monkeypatch.setattr(server.time, "monotonic", lambda: 1000.0 + 0 * next(looks))  # time stands still
+    ours.close()
+    service.close()
+    control.close()
 
 
 def test_a_deep_failure_is_cut() -> None:

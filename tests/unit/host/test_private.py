@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from membrane.errors import HostError
-from membrane.host.private import make_private, take_back
+from membrane.host.private import is_held, make_private, take_back
 
 
 def test_each_directory_that_is_made_is_private(tmp_path: Path) -> None:
@@ -58,3 +59,15 @@ def test_a_directory_that_was_given_away_is_taken_back_and_no_other(tmp_path: Pa
     make_private(str(given))
     assert (stat.S_IMODE(given.stat().st_mode), (given / "kept").read_text()) == (0o700, "x")
     assert {path.stat().st_uid for path in (outside, foreign / "below")} == {4242}
+
+
+def test_a_lock_is_held_while_its_holder_lives_and_two_who_look_are_none(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    path.touch()
+    with path.open() as holder, path.open() as one, path.open() as other:
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        assert is_held(one.fileno()) and is_held(other.fileno())
+        fcntl.flock(holder, fcntl.LOCK_UN)  # as its end does
+        assert not is_held(one.fileno()) and not is_held(other.fileno())
+        with pytest.raises(BlockingIOError):  # it is theirs: nobody takes it between the look and what follows
+            fcntl.flock(holder, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
-import time
 from collections.abc import Iterator
 from socket import AF_INET, AF_INET6, IPPROTO_TCP, inet_pton
 from types import SimpleNamespace
@@ -80,12 +79,12 @@ def test_where_an_address_was_is_asked_first_and_no_process_is_listed(
 def test_what_is_not_found_costs_a_share_of_the_time_only(made: Senders, monkeypatch: pytest.MonkeyPatch) -> None:
     now, listed = 100.0, 0
 
-    def processes(_deadline: float) -> list[int]:
+    def processes(_over: object) -> list[int]:
         nonlocal now, listed
         now, listed = now + 0.02, listed + 1
         return [1]
 
-    monkeypatch.setattr(senders, "time", SimpleNamespace(monotonic=lambda: now, process_time=lambda: now))
+    monkeypatch.setattr(senders, "time", SimpleNamespace(monotonic=lambda: now, thread_time=lambda: now))
     monkeypatch.setattr(made, "_at", now)
     monkeypatch.setattr(made, "_processes", processes)
     monkeypatch.setattr(made, "_ask", lambda *_asked: 0)
@@ -98,6 +97,25 @@ def test_what_is_not_found_costs_a_share_of_the_time_only(made: Senders, monkeyp
     assert listed == 6, "no more is saved up than that"
 
 
+@pytest.mark.parametrize(("clock", "work", "found"), [(0.1, 0.0, 9), (0.0, 0.1, 0), (1.0, 0.0, 0)])
+def test_a_search_is_bounded_by_its_work_and_not_by_what_else_runs(
+    made: Senders, monkeypatch: pytest.MonkeyPatch, clock: float, work: float, found: int
+) -> None:
+    """The clock goes on by so much with each process that is asked; the third one has it."""
+    now, worked = 100.0, 0.0
+
+    def ask(pid: int, *_rest: object) -> int:
+        nonlocal now, worked
+        now, worked = now + clock, worked + work
+        return 9 if pid == 3 else 0
+
+    monkeypatch.setattr(senders, "time", SimpleNamespace(monotonic=lambda: now, thread_time=lambda: worked))
+    monkeypatch.setattr(made, "_at", now)
+    monkeypatch.setattr(made, "_processes", lambda _over: [1, 2, 3])
+    monkeypatch.setattr(made, "_ask", ask)
+    assert made.find(IPPROTO_TCP, CLIENT, SERVER) == (4242, found)
+
+
 def test_a_client_that_is_not_behind_a_nat_is_searched_nowhere(made: Senders, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(made, "_processes", lambda _deadline: pytest.fail("listed"))
     for original_ in ((CLIENT, SERVER), None):
@@ -107,6 +125,6 @@ def test_a_client_that_is_not_behind_a_nat_is_searched_nowhere(made: Senders, mo
 
 def test_our_own_namespace_is_none_of_a_container(made: Senders) -> None:
     assert os.stat("/proc/self/ns/net").st_ino in made._own
-    for pid in made._processes(time.process_time() + 60):
+    for pid in made._processes(lambda: False):
         with contextlib.suppress(OSError):  # another test's, which has ended meanwhile
             assert os.stat(f"/proc/{pid}/ns/net").st_ino not in made._own

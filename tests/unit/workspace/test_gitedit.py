@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from membrane.plan.model import ScanHit
+from membrane.tracer.edits import LONGEST
 from membrane.workspace import gitedit
 from membrane.workspace.gitedit import GO_ON, LARGEST, MOST_WAITING, Editor, editable, objection
 
@@ -353,7 +354,7 @@ def test_requests_are_bounded_and_rest(place: Place, monkeypatch: pytest.MonkeyP
 def test_one_that_a_busy_machine_held_up_does_not_make_the_next_one_late(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The tracer gives each call five seconds; after a step of two the next one waited for eight."""
+    """The tracer gives each call ``LONGEST``; after a step of two seconds the next one waited for eight."""
     now, slow = [100.0], [2.0]
 
     def monotonic() -> float:
@@ -365,7 +366,7 @@ def test_one_that_a_busy_machine_held_up_does_not_make_the_next_one_late(
     assert place.end() == (0, "")
     slow[0] = 0.0
     place.answers.clear()
-    place.editor.ask(8, str(place.config), now[0] + 5)
+    place.editor.ask(8, str(place.config), now[0] + LONGEST)
     place.editor.step()
     assert not place.answers  # it rests
     now[0] += gitedit.LONGEST_REST

@@ -73,10 +73,11 @@ def unescape(text: str) -> str:
 
 WIDTH = 100  # characters of a line of ``folded``
 _BLANKS = 3  # spaces that are shown as they are
+_ALIGNED = 32  # the same, of ``folded``: people align comments, and no text leaves the window by that
 
 
-def one_line(text: str) -> str:
-    """As ``escape``; but more than a few spaces together, and spaces at the end, become ``\\{N blanks}``.
+def one_line(text: str, most: int = _BLANKS) -> str:
+    """As ``escape``; but more than ``most`` spaces together, and spaces at the end, become ``\\{N blanks}``.
 
     No ``escape`` gives that, so nothing in the text can look like it.
     """
@@ -85,7 +86,7 @@ def one_line(text: str) -> str:
         if char == " ":
             run += 1
             continue
-        shown += " " * run if run <= _BLANKS and char else f"\\{{{run} blanks}}" if run else ""
+        shown += " " * run if run <= most and char else f"\\{{{run} blanks}}" if run else ""
         shown, run = shown + char, 0
     return shown
 
@@ -94,11 +95,11 @@ def folded(text: str) -> list[str]:
     """All of ``text`` in short lines, for the person who is to agree to it: nothing of it can stand outside of the
     window.
 
-    Its newlines are lines; each as ``one_line``, and what is longer than ``WIDTH`` goes on behind ``\\>``, which no
-    ``escape`` gives either.
+    Its newlines are lines; each as ``one_line``, with room for comments that are aligned, and what is longer than
+    ``WIDTH`` goes on behind ``\\>``, which no ``escape`` gives either.
     """
     out: list[str] = []
-    for line in map(one_line, text.split("\n")):
+    for line in (one_line(part, _ALIGNED) for part in text.split("\n")):
         out.append(line[:WIDTH])
         out += [f"\\> {line[at : at + WIDTH]}" for at in range(WIDTH, len(line), WIDTH)]
     return out

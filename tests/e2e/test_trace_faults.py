@@ -39,7 +39,7 @@ def test_a_full_disk_loses_events_and_not_the_run(box: Box) -> None:
     script = "; ".join(
         [
             f"mount -t tmpfs -o mode=700,size=260k none {shlex.quote(str(box.state))} || exit 99",
-            f"{shlex.join(box.argv('--quiet', '--', *command))}; echo $?",
+            f"{shlex.join(box.argv('--', *command))}; echo $?",
             shlex.join(box.argv("trace", "summary", "--json")),
             f"{shlex.join(box.argv('trace', 'verify'))} >&2; echo $?",
         ]
@@ -52,6 +52,31 @@ def test_a_full_disk_loses_events_and_not_the_run(box: Box) -> None:
     assert any("No space left on device" in gap for gap in summary["gaps"]), summary["gaps"]
     assert any(row["path"].endswith("dash") or row["path"].endswith("sh") for row in summary["programs"])
     assert (box.workspace / "done").is_dir()
+    assert "membrane: warning: the record is incomplete" in done.stderr, done.stderr  # also of the tracer's own files
+
+
+@pytest.mark.as_root
+def test_on_a_read_only_file_system_nothing_is_called_protected(box: Box) -> None:
+    """No rule of ours refuses the name, and none would open it: the call is on the record with its errno."""
+    place = shlex.quote(str(box.workspace))
+    command = ["sh", "-c", "echo x > made; cat there"]
+    script = "; ".join(
+        [
+            f"mount -t tmpfs none {place} || exit 99",
+            f"echo read > {place}/there; mkdir {place}/.vscode",
+            f"cd {place} && {shlex.join(box.argv('--', 'mkdir', '.vscode/x'))}",  # the control
+            "echo === >&2; mount -o remount,ro . || exit 99",
+            shlex.join(box.argv("--", *command)),
+            shlex.join(box.argv("trace", "show", "--json", "--path", "made")),
+        ]
+    )
+    done = box.outside("unshare", "--mount", "sh", "-c", script, timeout=PATIENCE)
+    control, told = done.stderr.split("===\n")
+    assert "protected name" in control, done
+    read, *lines = done.stdout.splitlines()
+    assert read == "read" and "refused" not in told, done
+    events = [json.loads(line) for line in lines]
+    assert [(each["event"], each["result"]) for each in events] == [("FileOpened", "EROFS")], events
 
 
 @pytest.mark.as_root

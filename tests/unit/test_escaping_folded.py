@@ -13,7 +13,9 @@ from membrane.run.questions import Question
 def test_nothing_hides_behind_blanks() -> None:
     lines = folded("allow: [a.example]" + " " * 3000 + "# ok" + " " * 3000 + ", evil.example]")
     assert lines == [r"allow: [a.example]\{3000 blanks}# ok\{3000 blanks}, evil.example]"]
-    assert folded("a   b    c") == [r"a   b\{4 blanks}c"]
+    assert folded(f"a   b{' ' * 32}c") == [f"a   b{' ' * 32}c"]  # a comment that is aligned
+    assert folded(f"a   b{' ' * 33}c") == [r"a   b\{33 blanks}c"]
+    assert one_line("a   b    c") == r"a   b\{4 blanks}c"
     assert folded("a \nb\t\u00a0") == [r"a\{1 blanks}", r"b\u{9}\u{a0}"]
     assert folded(r"\{3000 blanks}") == [r"\\{3000 blanks}"]
 

@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 Four processes take part, each forked from the one before it::
 
-    supervisor   the caller's process (``session``): keeps the plan, the policy and the terminal
+    supervisor   the caller's process (``run.boundary``): keeps the plan, the policy and the terminal
     launcher     outer user namespace + network namespace; makes the listening sockets and passes them out; stays,
                  because it alone may enter the inner namespaces later to mount a mask
     init         pid 1: inner user, mount, pid, ipc, uts and cgroup namespace; builds the view, reaps orphans

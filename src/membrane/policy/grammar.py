@@ -473,8 +473,8 @@ def check_pattern(text: str, home: str) -> None:
     bare = text.removeprefix("!")
     if bare == "~" or bare.startswith("~/") or (home not in ("", "/") and f"{bare}/".startswith(f"{home}/")):
         raise Malformed(
-            "patterns are of names in the workspace, where /x is x at the top; elsewhere in the home nothing is in the "
-            "view but what mounts show, and with view: host, files: {deny_read: [...]} hides"
+            "it names a path of this machine, and patterns are about the workspace (/x is x at its top); the home is "
+            "not in the view, and with view: host, files: {deny_read: [PATH]} hides it"
         )
 
 

@@ -395,7 +395,8 @@ class _Loader(Reader):
         for name, other in self.instead:
             if other in read:
                 self.warnings.append(
-                    f'the preset "{name}" is meant instead of "{other}", which opens more; leave that out'
+                    f'the preset "{name}" is meant instead of "{other}", which opens more; leave that out: '
+                    "presets in config.yaml lists what is in force, --no-presets begins with none"
                 )
         digest = hashlib.sha256("\0".join(self.digested).encode("utf-8", "surrogateescape")).hexdigest()
         rules = {name: joined(name) for name in LISTS}

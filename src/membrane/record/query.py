@@ -157,12 +157,17 @@ def chosen(events: Iterable[Recorded], wanted: Filter) -> Iterator[Recorded]:
     return filter(Chooser(wanted).takes, events)
 
 
+SHORT_KINDS = {"exec": "processstarted", "exit": "processexited", "dns": "nameresolved"}
+
+
 def _is_kind(event: str, kind: str) -> bool:
     name = event.lower()
-    return (
-        name.startswith(kind)
-        or {"exec": "processstarted", "exit": "processexited", "dns": "nameresolved"}.get(kind) == name
-    )
+    return name.startswith(kind) or SHORT_KINDS.get(kind) == name
+
+
+def is_kind(kind: str) -> bool:
+    """Is there an event that ``Filter.kinds`` would choose by this word?"""
+    return any(_is_kind(name, kind.lower()) for name in ev.EVENTS)
 
 
 def _is_host(host: str, wanted: str) -> bool:

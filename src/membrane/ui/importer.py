@@ -52,13 +52,15 @@ def convert_file(kind: str, path: str, environ: Mapping[str, str]) -> str:
         text = data.decode()
     except UnicodeDecodeError:
         raise PolicyError("read the settings", "it is not UTF-8", where=path) from None
+    if kind == "membrane":
+        check(text, environ, path)  # a mistake has the line that it has there
     out = {"srt": _srt, "claude": _claude, "codex": _codex, "membrane": _membrane, "cagent": _cagent}[kind](text, path)
     check(out, environ)
     return out
 
 
-def check(text: str, environ: Mapping[str, str]) -> None:
-    """Read the text back.
+def check(text: str, environ: Mapping[str, str], name: str = "imported policy") -> None:
+    """Read the text back; ``name``: what a mistake is said to be in.
 
     Raises:
         PolicyError: it is no policy.
@@ -66,7 +68,7 @@ def check(text: str, environ: Mapping[str, str]) -> None:
     from ..policy.load import Source, load
 
     load(
-        [Source("user", "imported policy", text)],
+        [Source("user", name, text)],
         presets={"default": ""},
         environ=environ,
         home=environ.get("HOME", "/"),

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from .. import clock
 from ..errors import HostError
 from ..escaping import escape
-from ..events import CheckpointMade, CheckpointRestored
+from ..events import EVENTS, CheckpointMade, CheckpointRestored
 from ..record import export, joining, query, reader
 from ..record.recorded import Recorded
 from ..record.summary import colour as may_colour
@@ -75,11 +75,16 @@ def wanted(invocation: Invocation) -> query.Filter:
     """What the options choose.
 
     Raises:
-        UsageError: ``--pid`` is no number.
+        UsageError: ``--pid`` is no number, ``--kind`` the beginning of no event's name.
     """
     pid = invocation.last("pid", "0")
     if not pid.isdecimal() or len(pid) > 9:
         raise UsageError("parse the command line", f"--pid is a number, not {pid!r}")
+    for kind in invocation.given.get("kind", ()):
+        if not query.is_kind(kind):
+            known = ", ".join((*query.SHORT_KINDS, *sorted(EVENTS)))
+            cause = f"--kind {escape(kind)}: no kind of event; known are {known}"
+            raise UsageError("choose events", cause)
     return query.Filter(
         kinds=invocation.given.get("kind", ()),
         pid=int(pid),

@@ -56,6 +56,7 @@ LONGEST_PATH = 3_800  # bytes: below PATH_MAX (4096) with room for one name
 LARGEST_INDEX = 512 << 20  # bytes
 MOST_LINKS_ASKED = 2_000  # hidden files whose link count is read at each start (2 µs each)
 MOST_NAMES_ASKED = 500_000  # names that are looked at for further links of those
+_SHOWN = 3  # directories that one line names
 PROGRESS_AFTER = 1.0  # seconds
 PROGRESS_EVERY = 64  # directories between two looks at the clock
 
@@ -230,7 +231,7 @@ def scan(
         entries |= {path: (*entries[path][:6], ()) for path in plain}
     hits: list[ScanHit] = []
     gits: list[str] = []
-    warnings: list[str] = []
+    unread: list[tuple[str, Entry]] = []
     first: list[str] = []
     named: list[str] = []
     for path, entry in entries.items():
@@ -251,7 +252,7 @@ def scan(
         if entry[4] & protect.KIND == protect.GIT and entry[4] < READ_ONLY:
             gits.append(path)
         if entry[4] == UNREADABLE and path not in plain:
-            warnings.append(_unreadable(path, entry))
+            unread.append((path, entry))
     protected = [hit for hit in hits if hit.effect == "protect"]
     found = protect.existing(root, gits, protected)
     also: list[ScanHit] = []
@@ -265,7 +266,7 @@ def scan(
     pinned = hits if patterns.anchored else [hit for hit in hits if hit.effect != "hide"]
     return ScanResult(
         tuple(hits),
-        tuple(warnings),
+        _unreadable(root, unread),
         Index(
             root, patterns, entries, tuple(hit.path for hit in also), found.missing, tuple(first), _beside(root, gits)
         ),
@@ -295,14 +296,14 @@ def rescan(index: Index, *, effort: Effort | None = None) -> ScanResult:
     """
     entries, _ = walk(index.root, index.entries, index.patterns, None, effort, index.entries[""][3])
     hits: dict[str, ScanHit] = {}
-    warnings: list[str] = []
+    unread: list[tuple[str, Entry]] = []
     for path, entry in entries.items():
         old = index.entries.get(path)
         if old is entry:
             continue
         known = {hit[0] for hit in old[6]} if old else ()
         if entry[4] == UNREADABLE:
-            warnings.append(_unreadable(path, entry))
+            unread.append((path, entry))
             if path not in known and _is_ours(f"{index.root}/{path}"):
                 hits[path] = ScanHit(path, "protect", True)  # whatever it holds, it can be opened again later
             continue
@@ -322,7 +323,7 @@ def rescan(index: Index, *, effort: Effort | None = None) -> ScanResult:
         hits.setdefault(path, ScanHit(path, "protect", stat.S_ISDIR(mode), stat.S_ISLNK(mode)))
     return ScanResult(
         tuple(hits.values()),
-        tuple(warnings),
+        _unreadable(index.root, unread),
         Index(index.root, index.patterns, entries, index.also, index.missing),
         whole=effort is None or not effort.over(),
     )
@@ -520,9 +521,21 @@ def _closed(path: str, context: int, patterns: Patterns, status: os.stat_result 
     return (inode, -1, -1, context, UNREADABLE, (), hits)
 
 
-def _unreadable(path: str, entry: Entry) -> str:
-    how = "hidden" if entry[6] and entry[6][0][1] == "h" else "read-only"
-    return f"{path}: this directory cannot be read here, so it is {how} as a whole"
+def _unreadable(root: str, closed: Iterable[tuple[str, Entry]]) -> tuple[str, ...]:
+    """What is said of directories that cannot be looked into: one line for each way in which they are covered."""
+    by_how: dict[str, list[str]] = {}
+    for path, entry in closed:
+        how = "hidden" if entry[6] and entry[6][0][1] == "h" else "read-only"
+        by_how.setdefault(how, []).append(f"{root.rstrip('/')}/{path}")
+    out = []
+    for how, paths in by_how.items():
+        if len(paths) == 1:
+            out.append(f"{paths[0]}: this directory cannot be read here, so it is {how} as a whole")
+            continue
+        more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
+        said = f"{', '.join(paths[:_SHOWN])}{more}"
+        out.append(f"{said}: these directories cannot be read here, so each is {how} as a whole")
+    return tuple(out)
 
 
 def _hard_links(root: str, hits: Iterable[ScanHit]) -> tuple[dict[tuple[int, int], ScanHit], list[str]]:

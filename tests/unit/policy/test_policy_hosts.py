@@ -37,15 +37,6 @@ from membrane.policy.model import Malformed, Network
         ("r3---sn-x.example.com", "r3---sn-x.example.com"),
     ],
 )
-@pytest.mark.parametrize(
-    ("text", "hint"), [(".example.com", '"*.example.com"'), ("a.com,b.com", "an entry of its own")]
-)
-def test_a_name_that_is_nearly_one_says_what_to_write(text: str, hint: str) -> None:
-    with pytest.raises(MalformedHost) as caught:
-        canonical_host(text)
-    assert hint in str(caught.value)
-
-
 def test_host_is_made_canonical(raw: str, name: str) -> None:
     assert canonical_host(raw) == name
     assert canonical_host(name) == name
@@ -243,3 +234,12 @@ def test_network() -> None:
 def test_network_is_refused(text: str) -> None:
     with pytest.raises(Malformed):
         parse_network(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"), [(".example.com", '"*.example.com"'), ("a.com,b.com", "an entry of its own")]
+)
+def test_a_name_that_is_nearly_one_says_what_to_write(text: str, hint: str) -> None:
+    with pytest.raises(MalformedHost) as caught:
+        canonical_host(text)
+    assert hint in str(caught.value)

@@ -207,3 +207,14 @@ def test_cagent(tmp_path: Path) -> None:
         importer.convert_file("cagent", str(path), {"HOME": "/home/me"})
     path.write_text("")
     assert "presets: []" in importer.convert_file("cagent", str(path), {"HOME": "/home/me"})
+
+
+def test_a_mistake_in_a_file_of_membrane_has_its_own_line(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("allow: []\nzzz: 1\n")
+    with pytest.raises(PolicyError) as caught:
+        importer.convert_file("membrane", str(path), {"HOME": HOME})
+    assert caught.value.where == f"{path}:2:1"
+    path.write_text("hostnames: [a.example]\n")
+    with pytest.raises(PolicyError, match="membrane config import cagent FILE"):
+        importer.convert_file("membrane", str(path), {"HOME": HOME})

@@ -188,3 +188,11 @@ def test_only_change_sets_are_a_persons_own(state: Path) -> None:
     (state / "changes" / "one").mkdir()
     found = removal("d", str(state))
     assert f"{state}/changes" in found.precious and f"{state}/changes" not in found.paths
+
+
+def test_the_page_on_the_architecture_names_all_that_is_kept() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "architecture.md").read_text()
+    (listed,) = re.findall(r"^State, below .*?\n\n", text, re.MULTILINE | re.DOTALL)
+    older = {"logs", "tmp", "sessions"}  # of versions before 0.1
+    kept = {*CACHES, *OWN, *PRECIOUS} - older
+    assert not [name for name in kept if f"`{name}`" not in listed and f"`{name}/" not in listed]

@@ -194,9 +194,11 @@ def test_the_export_goes_to_a_file_or_stdout_and_what_cannot_be_written_is_said(
 
 
 def test_what_the_options_choose_and_what_is_missing(capfd: pytest.CaptureFixture[str]) -> None:
-    words = ["trace", "show", "--pid", "7", "--kind", "A", "--kind", "B", "--path", "*.c", "--denied"]
+    words = ["trace", "show", "--pid", "7", "--kind", "A", "--kind", "dns", "--path", "*.c", "--denied"]
     chosen = trace.wanted(parse(words))
-    assert (chosen.pid, chosen.kinds, chosen.path, chosen.denied, chosen.host) == (7, ("A", "B"), "*.c", True, "")
+    assert (chosen.pid, chosen.kinds, chosen.path, chosen.denied, chosen.host) == (7, ("A", "dns"), "*.c", True, "")
+    with pytest.raises(UsageError, match=r"--kind conect: no kind of event; known are .*ConnectionOpened"):
+        trace.wanted(parse(["trace", "show", "--kind", "proc", "--kind", "conect"]))  # not a record without any
     with pytest.raises(UsageError, match="--pid is a number"):
         trace.wanted(parse(["trace", "show", "--pid", "1" * 10]))
     trace.note(["a segment \x1b[2J", "another"])

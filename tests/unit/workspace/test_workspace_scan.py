@@ -284,7 +284,17 @@ def test_an_unreadable_directory_is_covered_whole(tmp_path: Path, mode: int) -> 
         (tmp_path / "d").chmod(0o700)
     assert by_path(hidden) == {"d": ("hide", True, False)}
     assert by_path(without) == {"d": ("protect", True, False)}
-    assert "d: this directory cannot be read" in hidden.warnings[0]
+    assert hidden.warnings == (f"{tmp_path}/d: this directory cannot be read here, so it is hidden as a whole",)
+
+
+@pytest.mark.as_user
+def test_many_unreadable_directories_are_one_line(tmp_path: Path) -> None:
+    """A temporary directory is full of them."""
+    names = [f"d{number}" for number in range(9)]
+    for name in names:
+        (tmp_path / name).mkdir(mode=0)
+    (warning,) = scan(str(tmp_path), ()).warnings
+    assert f"{tmp_path}/d" in warning and "and 6 more: these directories cannot be read" in warning
 
 
 def test_a_hidden_file_with_a_second_name_is_warned_about(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
 import signal
 import subprocess
@@ -310,3 +311,29 @@ def test_a_root_of_its_own_hides_no_path(box: Box) -> None:
     assert made[f"{box.workspace}/before-plain"] == made[f"{box.workspace}/after-plain"] == ""
     assert made[f"{box.workspace}/.vscode"] == "EACCES"
     assert not any(path.startswith(("/after", "/.vscode")) for path in made)
+
+
+LOOKUP = "import pwd\ntry: pwd.getpwnam('nobody-of-that-name')\nexcept KeyError: print('none')"
+# The same arguments as glibc's, from the program itself.
+OWN = (
+    "import socket\ntry: socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)\n"
+    "except OSError as error: print(error.errno)"
+)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the caller of a function is found on the stack of x86_64")
+def test_the_socket_for_nscd_is_on_the_record_and_not_in_the_summary(box: Box) -> None:
+    box.allow(view="host", files={"allow_write": ["."]})
+    done = run(box, PYTHON, "-c", LOOKUP)
+    assert done.stdout == "none\n" and "refused" not in done.stderr, done.stderr
+    told = {event["reason"] for event in box.events("AccessDenied")}
+    assert told == {"name service cache"}, told
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the caller of a function is found on the stack of x86_64")
+def test_a_program_that_wants_such_a_socket_is_in_the_summary(box: Box) -> None:
+    box.allow(view="host", files={"allow_write": ["."]})
+    done = run(box, PYTHON, "-c", f"{LOOKUP}\n{OWN}")
+    assert done.stdout == "none\n1\n" and "socket   EPERM" in done.stderr, done.stderr
+    told = [event["reason"] for event in box.events("AccessDenied")]  # the library asks more than once
+    assert set(told) == {"name service cache", "EPERM"} and told.count("EPERM") == 1, told

@@ -27,20 +27,29 @@ class Reason(str):
             empty: it is no floor.
         askable: means "no rule decides": a person may be asked (``--ask``).
         learned: means "no rule yet": ``learn`` proposes one.
+        untold: on the record and in no summary: nobody asked for it, and nothing goes without it.
         status: of the answer to a refused HTTP request (RFC 9110 section 15.5, RFC 6585 section 4).
     """
 
-    __slots__ = ("askable", "floor", "learned", "status")
+    __slots__ = ("askable", "floor", "learned", "status", "untold")
     floor: str
     askable: bool
     learned: bool
     status: int
+    untold: bool
 
     def __new__(
-        cls, text: str, *, floor: str = "", askable: bool = False, learned: bool = False, status: int = 403
+        cls,
+        text: str,
+        *,
+        floor: str = "",
+        askable: bool = False,
+        learned: bool = False,
+        status: int = 403,
+        untold: bool = False,
     ) -> Reason:
         self = super().__new__(cls, text)
-        self.floor, self.askable, self.learned, self.status = floor, askable, learned, status
+        self.floor, self.askable, self.learned, self.status, self.untold = floor, askable, learned, status, untold
         return self
 
 
@@ -89,6 +98,10 @@ SET_GROUP_ID = Reason(
 # chown(2) of a root caller's command (``tracer.owners``).
 OWNER_KEPT = Reason(
     "owner kept", floor="files that root inside makes stay yours: the call succeeded and changed nothing"
+)
+# The C library's question for nscd (``tracer.lookups``).
+NAME_SERVICE_CACHE = Reason(
+    "name service cache", floor="the C library asked for nscd, and goes on without it", untold=True
 )
 
 # The closed list (``AccessDenied.reason``), by text.

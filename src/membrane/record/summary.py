@@ -199,7 +199,7 @@ def refusals(
     home: str = "",
     colour: bool = False,
 ) -> list[str]:
-    """Return the summary of what was refused, one string per line, empty when nothing was.
+    """Return the summary of what was refused, one string per line, empty when nothing was that is told.
 
     Args:
         denied: the refusals in order; equal ones are shown once.
@@ -213,6 +213,9 @@ def refusals(
     kinds: dict[str, set[str]] = {}
     seen = 0
     for event in denied:
+        known = reasons.REASONS.get(event.reason)
+        if known is not None and known.untold:
+            continue
         seen += 1
         target = target_of(event.access, home)
         kind = _KINDS.get(str(event.access.get("kind")), "thing")

@@ -86,12 +86,16 @@ def parse(argv: Sequence[str]) -> Arguments:
         MembraneError: an unknown option, or one without its value; status 1.
     """
     out = Arguments()
-    index = 0
+    argv, index = list(argv), 0
     while index < len(argv):
         word = argv[index]
         if word == "--":
             index += 1
             break
+        if len(word) > 2 and word[1] != "-" and word[:2] in _FLAGS:  # several in one word: -dc LINE
+            setattr(out, _FLAGS[word[:2]], True)
+            argv[index] = f"-{word[2:]}"
+            continue
         if not word.startswith("-") or word == "-":
             break
         name, equals, value = word.partition("=") if word.startswith("--") else (word, "", "")
@@ -151,6 +155,8 @@ def command(arguments: Arguments, search: str) -> tuple[str, ...]:
             "srt proxy, the proxy without a sandbox, is not part of this srt: here each run has its own proxy",
             fix=("srt -s FILE COMMAND ...", "a proxy of your own: httpProxyPort or parentProxy in the settings"),
         )
+    if words[0] in ("windows-install", "windows-uninstall"):
+        raise _Usage("run", f"srt {words[0]} prepares Windows; nothing is installed here", fix=("membrane doctor",))
     return ("bash", "-c", '"$@"', "bash", *words)
 
 

@@ -637,6 +637,26 @@ class _Conversion:
         self.warnings += warnings
         return rules
 
+    def safe_directories(self, own: Origin) -> list[EnvRule]:
+        """Git's ``safe.directory`` in the environment, behind what the caller has there: each one, and all below it.
+
+        ``DIR/*`` is git's own from 2.46 on; an older one takes it for a name.
+        """
+        given = self.environ.get("GIT_CONFIG_COUNT", "")
+        directories = self.settings.data.get("git", {}).get("safeDirectories", ())
+        names = dict.fromkeys(each.rstrip("/") or "/" for each in directories if each)
+        if not names or given == "0":  # the caller's word that nothing comes from the environment
+            return []
+        values = [value for name in names for value in (name, f"{name.rstrip('/')}/*")]
+        first = int(given) if given.isascii() and given.isdigit() and len(given) < 6 else 0
+        out = [EnvRule("GIT_CONFIG_COUNT", str(first + len(values)), own)]
+        for number, value in enumerate(values, first):
+            out += [
+                EnvRule(f"GIT_CONFIG_KEY_{number}", "safe.directory", own),
+                EnvRule(f"GIT_CONFIG_VALUE_{number}", value, own),
+            ]
+        return out
+
     def convert(self) -> Converted:
         self.warn_without_effect()
         self.warn_of_what_opens()
@@ -652,14 +672,7 @@ class _Conversion:
         if chosen and not self.open_files:
             files.append(place("allow-write", {"path": chosen, "literal": True}, self.home, self.base, own))
         self.env.append(EnvRule("SANDBOX_RUNTIME", "1", own))
-        for count, directory in enumerate(self.settings.data.get("git", {}).get("safeDirectories", ())):
-            self.env += [
-                EnvRule(f"GIT_CONFIG_KEY_{count}", "safe.directory", own),
-                EnvRule(f"GIT_CONFIG_VALUE_{count}", directory, own),
-            ]
-        directories = self.settings.data.get("git", {}).get("safeDirectories", ())
-        if directories:
-            self.env.append(EnvRule("GIT_CONFIG_COUNT", str(len(directories)), own))
+        self.env += self.safe_directories(own)
         extra = self.network.get("tlsTerminate", {}).get("extraCaCertPaths", ())
         from ..policy.files import Covering
 

@@ -63,6 +63,7 @@ from . import setids
 from .absent import Absent
 from .edits import GO_ON, HELD, LONGEST, Answer, Edits, Held, is_edit, is_first, is_switch
 from .locks import INDEX, LOCK, Locks
+from .lookups import Lookups
 from .owners import keeps_owner
 from .processes import Known, Processes
 from .sockets import address_of, inode_of
@@ -175,6 +176,7 @@ class Notifications:
         self._repeated: dict[tuple[str, ...], tuple[AccessDenied, str, int]] = {}
         self._reported_at = 0.0
         self._absent = Absent()
+        self._lookups = Lookups()
         self._now = 0  # when the call that is looked at was received
         self._held_since = self._due = 0.0  # 0: nothing is held
         self._urgent = False  # a refusal is
@@ -742,8 +744,9 @@ class Notifications:
         """A raw socket, or one of AF_UNIX: the first filter leaves its refusal to us (``host.seccomp``)."""
         self._reports = False
         if not self._quiet:  # else eBPF sees the result
+            reason = reasons.NAME_SERVICE_CACHE if self._lookups.is_one(thread, a[0], a[1], a[2]) else "EPERM"
             call = {"kind": "SystemCall", "name": "socket"}
-            self._refuse(known, ("socket", "", ""), AccessDenied(call, "EPERM", None, None, source="notify"))
+            self._refuse(known, ("socket", reason, ""), AccessDenied(call, str(reason), None, None, source="notify"))
         return SocketCalled("socket", "", "", 0, "EPERM", True, "notify"), errno.EPERM
 
     def _on_clone(self, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:

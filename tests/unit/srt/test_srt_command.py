@@ -48,7 +48,7 @@ def test_spellings_of_a_value(words: list[str]) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [["-x"], ["--debug=1"], ["-s"], ["--control-fd"], ["-dc", "x"]]
+    [["-x"], ["--debug=1"], ["-s"], ["--control-fd"], ["-dx", "x"], ["-dc"]]
     + [["--control-fd", number] for number in ("2", "-1", "x", "", "\u00b2", "1234567")],
 )
 def test_what_is_no_option_ends_with_status_1(words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
@@ -75,7 +75,13 @@ def test_what_is_executed(words: list[str], argv: tuple[str, ...], tmp_path: Pat
     assert cli.command(cli.parse(words), f"/nonexistent:{tmp_path}") == argv
 
 
-@pytest.mark.parametrize("words", [[], ["-c", " "], ["-c", "x", "y"], ["proxy"]])
+def test_flags_in_one_word() -> None:
+    found = cli.parse(["-dc", "echo x"])
+    assert found.debug and found.line == "echo x"
+    assert cli.parse(["-dsf", "tool", "-dc"]).words == ("tool", "-dc") and cli.parse(["-dsf"]).settings == "f"
+
+
+@pytest.mark.parametrize("words", [[], ["-c", " "], ["-c", "x", "y"], ["proxy"], ["windows-install"]])
 def test_no_command(words: list[str]) -> None:
     with pytest.raises(MembraneError) as caught:
         cli.command(cli.parse(words), "/nonexistent")

@@ -317,3 +317,19 @@ def test_an_authority_of_the_caller_is_named_and_its_key_hidden() -> None:
     opened = {"denyRead": ["/w/keys"], "allowRead": ["/w/keys/ca.key"], "allowWrite": [], "denyWrite": []}
     with pytest.raises(PolicyError, match="caKeyPath"):
         converted(network, opened)
+
+
+@pytest.mark.parametrize(
+    ("given", "first"),
+    [({}, 0), ({"GIT_CONFIG_COUNT": "2"}, 2), ({"GIT_CONFIG_COUNT": "x"}, 0), ({"GIT_CONFIG_COUNT": "0"}, None)],
+)
+def test_safe_directories_come_behind_what_the_caller_has(given: dict[str, str], first: int | None) -> None:
+    policy = converted(git={"safeDirectories": ["/x", "/x/", "/"]}, environ={"PATH": "/bin", **given}).policy
+    env = {rule.name: rule.value for rule in policy.env if rule.name.startswith("GIT_CONFIG_") and rule.value}
+    if first is None:
+        assert not env  # the caller wants none from the environment
+        return
+    values = ["/x", "/x/*", "/", "/*"]
+    assert env.pop("GIT_CONFIG_COUNT") == str(first + 4)
+    assert [env.pop(f"GIT_CONFIG_VALUE_{first + n}") for n in range(4)] == values
+    assert {env.pop(f"GIT_CONFIG_KEY_{first + n}") for n in range(4)} == {"safe.directory"} and not env

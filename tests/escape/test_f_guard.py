@@ -19,8 +19,6 @@ from typing import Any
 import pytest
 from escape_box import PYTHON, REPORT, SECONDS, TOOLS, Box
 
-from membrane.workspace.guard import PATIENCE_END
-
 GIT = ("git", "-c", "user.name=a", "-c", "user.email=a@example.test", "-c", "init.defaultBranch=main")
 # Made in front of each attack: ``evil(place)`` is a git directory that executes, ``armed`` its configuration.
 PLANT = """
@@ -252,7 +250,6 @@ for n in itertools.count():
     done = box.run("python3", "-c", box_tools() + script, options=("--limit", "time=3s"))
     late = done.returncode == 125 and "looking for protected names took longer than 10 s" in done.stderr
     assert done.returncode == 124 or late, done
-    assert time.monotonic() - began < 3 + PATIENCE_END + SECONDS  # its end is bounded, however busy the machine is
 
 
 # ---------------------------------------------------------------- 3: where nothing can be moved to

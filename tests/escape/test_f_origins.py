@@ -113,16 +113,17 @@ def test_a_run_that_did_not_start_takes_nothing_for_a_commands(box: Box, mine: P
 
 
 @pytest.mark.needs_kernel("overlayfs in a user namespace")
-def test_F56_nor_does_one_that_an_apply_has_brought(box: Box, mine: Path) -> None:
-    assert box.attack(COMMIT, "--review=set")["commit"]
+@pytest.mark.parametrize("linked", [False, True], ids=["itself", "a linked work tree"])
+def test_F56_nor_does_one_that_an_apply_has_brought(box: Box, mine: Path, linked: bool) -> None:
+    place = box.workspace
+    if linked:
+        place = box.workspace.parent / "linked"
+        git(box, "worktree", "add", "-q", "-b", "side", str(place))
+        assert box.run("true").returncode == 0  # what is there by now is the owner's
+    assert box.attack(COMMIT, "--review=set", workspace=place)["commit"]
+    command = [*MEMBRANE, "apply", "set"]
     done = subprocess.run(
-        [*MEMBRANE, "apply", "set"],
-        cwd=box.workspace,
-        env=box.environment,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
+        command, cwd=place, env=box.environment, capture_output=True, text=True, timeout=SECONDS, check=False
     )
     assert done.returncode == 0, done
     git(box, "rev-parse", "--verify", "evil")

@@ -419,6 +419,7 @@ def test_F53_a_link_that_the_command_puts_where_an_address_leads_is_gone_at_the_
     outside.git("remote", "add", "mine", "mine/x.git", check=True)
     outside.git("config", "extensions.worktreeConfig", "true", check=True)
     outside.git("config", "--worktree", "remote.apart.url", "./apart", check=True)  # in a file of its own
+    box.file(".gitmodules", f'[submodule "m"]\n\tpath = m\n\turl = {box.workspace}/module\n')
     box.attack("say('up', 1)")
     (home,) = (box.state / "homes").iterdir()
     script = (
@@ -434,14 +435,25 @@ say("another", git("remote", "add", "other", "./o.git"))
 os.rmdir("o.git")
 attempt("other", lambda: os.symlink(host + "/evil.git", "o.git"))
 attempt("apart", lambda: os.symlink(host + "/o.git", "apart"))
+attempt("module", lambda: os.symlink(host + "/o.git", "module"))
 say("third", git("remote", "add", "third", "notes"))
 attempt("notes", write("notes", "gitdir: " + host + "/o.git"))
 os.rename(evil, os.environ["HOME"] + "/o.git")
 """
     )
     found = box.attack(script)
-    assert found == {"set": 0, "link": "ok", "another": 0, "other": "ok", "apart": "ok", "third": 0, "notes": "ok"}
-    assert not any(os.path.lexists(box.workspace / name) for name in ("a", "o.git", "apart", "notes"))
+    assert found == {
+        "set": 0,
+        "link": "ok",
+        "another": 0,
+        "other": "ok",
+        "apart": "ok",
+        "third": 0,
+        "notes": "ok",
+        "module": "ok",
+    }
+    gone = ("a", "o.git", "apart", "notes", "module")
+    assert not any(os.path.lexists(box.workspace / name) for name in gone)
     assert os.path.lexists(box.workspace / "mine"), "what was there before is the caller's"
     assert not outside.ran(*push)
     (box.workspace / "a").symlink_to(home)  # the control

@@ -22,6 +22,7 @@ from ..value import Value
 from ..workspace import origins
 from .base import LARGEST_COPY, Base, Row
 from .gitdata import Arrived, Repositories, index_pack, lock_of, pack_name, rank
+from .grafted import GIT, place_of
 from .model import SET_ID, Change, covers
 from .ops import Op, mark, may_be_directory
 from .parts import Part, Whole, made, texts
@@ -362,16 +363,17 @@ class Engine:
     @contextmanager
     def _as_commands(self) -> Iterator[None]:
         """Commits that come meanwhile are a command's to later runs, also when we are killed."""
-        if not os.path.isdir(f"{self._root}/.git"):
+        root, _, name = place_of(self._copy.base_fd, GIT).rpartition("/")  # of a linked work tree it is elsewhere
+        if name != GIT or not os.path.isdir(f"{root}/{GIT}"):
             yield
             return
         doing = f"apply {self._name}"
-        origins.begin(self._state, self._root, doing)
+        origins.begin(self._state, root, doing)
         try:
             yield
         finally:
             try:
-                origins.note(self._state, self._root, doing)
+                origins.note(self._state, root, doing)
             except (HostError, OSError):
                 pass  # they count as a command's at the next beginning then
 

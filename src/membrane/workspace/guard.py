@@ -115,7 +115,7 @@ class Guard(Holder, Watching):
         self._configs = [
             hit.path
             for hit in result.hits
-            if hit.effect == "protect" and hit.path.rpartition("/")[2] in ("config", "config.worktree")
+            if hit.effect == "protect" and hit.path.rpartition("/")[2] in ("config", "config.worktree", ".gitmodules")
         ]
         self._began = time.clock_gettime(_REALTIME_COARSE)
         self._prefix = root.rstrip("/") + "/"

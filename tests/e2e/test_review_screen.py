@@ -350,7 +350,9 @@ def test_only_what_was_asked_for_is_there(made: Set, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(made.workspace)
     assert made.review(drive, words=("d/new",)) == 0
     assert (made.workspace / "d/new").exists() and (made.workspace / "text").read_bytes() == BASE
-    assert made.review(words=("nothing",)) == 0
+    (made.workspace / "same").touch()
+    assert made.review(words=("same",)) == 0  # it is there, and was not changed
+    assert made.review(words=("nothing",)) == 78  # neither the set nor the workspace has it
 
 
 def test_a_hundred_thousand_files_are_a_list_like_any_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,8 @@
 Theory of operation
 -------------------
 Each holds the lock of the set, so nothing of the sandbox runs meanwhile.  The first word is the name of a set if there
-is such a set; else all words are paths, and the set is the newest of the workspace that holds the current directory.
+is such a set; else all words are paths, and the set is the newest of the workspace that holds the current directory:
+for ``undo`` the one that was applied last.
 Paths are taken from the current directory; one that neither the set nor the workspace has is an error, as the name of a
 set that was mistyped looks the same.
 
@@ -51,7 +52,7 @@ def main(invocation: Invocation, state: str) -> int:
         HostError: the machine refused a step.
     """
     command = invocation.command.name
-    name, words = _chosen(invocation.words, state, here())
+    name, words = _chosen(invocation.words, state, here(), undo=command == "undo")
     if command == "review":
         _check_screen(name)
     with _taken(state, name, command) as held:
@@ -78,11 +79,13 @@ def _taken(state: str, name: str, command: str) -> store.Held:
         raise store.InUse(error.tried, error.cause, target=error.target, fix=fix) from None
 
 
-def _chosen(words: Sequence[str], state: str, here: str) -> tuple[str, list[str]]:
+def _chosen(words: Sequence[str], state: str, here: str, *, undo: bool) -> tuple[str, list[str]]:
     sets = store.list_sets(state)
     if words and any(words[0] == each.name for each in sets):
         return words[0], list(words[1:])
     own = [each for each in sets if here == each.workspace or here.startswith(each.workspace.rstrip("/") + "/")]
+    if own and undo:
+        own.sort(key=lambda each: _applied(state, each.name))  # of those that never were the newest stays the last
     if own:
         return own[-1].name, list(words)
     if words and store.valid_name(words[0]):
@@ -90,6 +93,14 @@ def _chosen(words: Sequence[str], state: str, here: str) -> tuple[str, list[str]
     raise store.ChangeSetError(
         "find the change set", f"there is no change set of {escape(here)}", fix=("membrane changes   # lists them",)
     )
+
+
+def _applied(state: str, name: str) -> int:
+    """When the apply that an undo would take back ended, ns since the epoch; 0: there is none."""
+    try:
+        return os.stat(f"{store.place(state, name)}/undo").st_ctime_ns
+    except OSError:
+        return 0
 
 
 def _rules(held: store.Held, state: str) -> tuple[PathRule, ...]:

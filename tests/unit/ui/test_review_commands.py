@@ -12,7 +12,7 @@ import pytest
 from membrane.changes import store
 from membrane.changes.base import MARGIN
 from membrane.changes.store import ChangeSetError
-from membrane.errors import Conflict, PolicyError
+from membrane.errors import Conflict, HostError, PolicyError
 from membrane.ui import review
 from membrane.ui.options import parse
 
@@ -113,6 +113,24 @@ def test_a_name_that_is_nowhere_is_an_error(state: str, command: str, capfd: pyt
     Path("same").write_text("same\n")  # it is there, and nobody changed it
     assert run(state, command, "same") == 0
     assert run(state, command, "sub", "new") == 0  # the control
+
+
+def test_undo_without_a_name_takes_back_the_last_apply(state: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with store.take(state, "one", "a fork") as held:
+        held.fork("two")
+    assert run(state, "diff", "--json") == 0 and json.loads(capfd.readouterr().out)["name"] == "two"  # the newest
+    assert run(state, "apply", "two", "new") == 0
+    applied = os.stat(f"{store.place(state, 'two')}/undo").st_ctime_ns
+    while Path(state).stat().st_ctime_ns <= applied:  # the file system's clock has gone on
+        os.utime(state)
+    assert run(state, "apply", "one", "sub/a") == 0
+    assert holds() == {"new": "new\n", "sub/a": "two\n"}
+    assert run(state, "undo") == 0
+    assert holds() == {"new": "new\n", **BEFORE}
+    assert run(state, "undo") == 0
+    assert holds() == BEFORE
+    with pytest.raises(HostError, match="none that can be undone"):
+        run(state, "undo")
 
 
 def test_a_set_on_which_a_run_goes_on_can_be_looked_at_by_a_fork(state: str) -> None:

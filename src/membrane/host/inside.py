@@ -219,8 +219,7 @@ def warden(start: Start, channel: Channel, made: Inside, supervisor: int, orders
             os.close(fd)
         run_child(lambda: keeper(start, channel, made, me, own, makes), channel)
     beside = os.pidfd_open(pid)
-    if apart:
-        _stay(own, beside)
+    stays = _stay(own, beside) if apart else 0
     give_up_privileges()
     null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
     for number in (0, 1, 2):
@@ -233,7 +232,10 @@ def warden(start: Start, channel: Channel, made: Inside, supervisor: int, orders
             sc.close_range(first, fd - 1)
         first = fd + 1
     sc.close_range(first)
-    ready((above, beside, orders))
+    ended, _ = ready((above, beside, orders))
+    if beside in ended and os.waitpid(pid, 0)[1] == 0 and stays:  # nothing else is left: no walk has to look for it
+        os.kill(stays, SIGKILL)
+        os.waitpid(stays, 0)
     os.set_blocking(made_there, False)
     try:
         pool_directory = os.fsdecode(os.read(made_there, _LONGEST_PATH))
@@ -245,14 +247,16 @@ def warden(start: Start, channel: Channel, made: Inside, supervisor: int, orders
 STAYS = b"run-end"  # the name of who stays: no pattern that ends the others by theirs fits
 
 
-def _stay(warden: int, keeper: int) -> None:
-    """Fork who kills all that is in this domain, or in one below, once both pidfds say that their processes have ended.
+def _stay(warden: int, keeper: int) -> int:
+    """Fork who kills all that is in this domain, or in one below, once both pidfds say that their processes have ended;
+    its pid.
 
     Neither reads what comes from inside, nor holds anything of ours but these two.  It needs no walk, so it is made
     only where signals are kept (``_keep_signals``).  The warden's own end takes it with it.
     """
-    if os.fork():
-        return
+    pid = os.fork()
+    if pid:
+        return pid
     try:
         os.setsid()  # as ``end_orphans`` knows the keeper by its session
         sc.set_name(STAYS)

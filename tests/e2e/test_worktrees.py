@@ -210,3 +210,23 @@ def test_a_directory_of_a_repository_commits_no_file_that_it_does_not_see_as_del
     assert git(box, made, "status", "--porcelain") == ""
     written = box.run("--", "sh", "-c", f"echo x > {made}/a", cwd=sub)
     assert written.returncode == 2 and "Read-only file system" in written.stderr
+
+
+def test_a_directory_of_a_sparse_checkout_commits(box: Box) -> None:
+    """Its index holds whole directories that are not there (``index.sparse``)."""
+    made = repository(box)
+    for name in ("src", "left/out"):
+        (made / name).mkdir(parents=True)
+        (made / name / "b").write_text("1\n")
+    git(box, made, "add", "-A")
+    git(box, made, "commit", "-qm", "2")
+    git(box, made, "sparse-checkout", "init", "--cone", "--sparse-index")
+    git(box, made, "sparse-checkout", "set", "src")
+    sub = made / "src"
+    box.policy(f"mounts: [{{path: {made}}}, {{path: {made}/.git, mode: rw}}]")
+    commit = "echo 2 > b; git status --porcelain; git add b; git commit -qm in; git ls-files --sparse -t .."
+    options = ("--", "sh", "-euc", f"export GIT_AUTHOR_NAME=a GIT_COMMITTER_NAME=a EMAIL=a@b; {commit}")
+    done = box.run(*options, cwd=sub)
+    assert done.returncode == 0 and "S ../left/" in done.stdout and " M src/b" in done.stdout, done
+    assert git(box, made, "show", "--name-status", "--format=%s").split() == ["in", "M", "src/b"]
+    assert git(box, made, "status", "--porcelain") == "" and not (made / "left").exists()

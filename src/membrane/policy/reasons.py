@@ -100,9 +100,7 @@ OWNER_KEPT = Reason(
     "owner kept", floor="files that root inside makes stay yours: the call succeeded and changed nothing"
 )
 # The C library's question for nscd (``tracer.lookups``).
-NAME_SERVICE_CACHE = Reason(
-    "name service cache", floor="the C library asked for nscd, and goes on without it", untold=True
-)
+NAME_SERVICE_CACHE = Reason("name service cache", untold=True)
 
 # The closed list (``AccessDenied.reason``), by text.
 REASONS: Mapping[str, Reason] = {each: each for each in list(globals().values()) if isinstance(each, Reason)}

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _MOST_EXTENSIONS = 64
 _MOST_UNPACKED = 64 << 20  # bytes of paths
+_DIRECTORY = (0o040000).to_bytes(4, "big")  # S_ISSPARSEDIR
 SHORT = "it is an index without an end"
 _NO_INDEX = "it is not an index that git writes"
 # A component that git takes for a way out of the tree, or for its own directory (path.c, is_ntfs_dotgit).
@@ -47,10 +48,25 @@ def index(data: bytes, hash_size: int = 20) -> str:
         return SHORT  # git looks for what is not there, and ends
     if names is None or not _is_read_so(data, places, hash_size):
         return _NO_INDEX
-    found = _BAD.search(b"\0/" + b"\0/".join(names) + b"\0") if names else None
+    found = _bad(names)
+    if found is not None and len(names) == count:  # perhaps a sparse index
+        found = _bad([_without_slash(data, at, name) for at, name in zip(places, names, strict=False)])
     if found is None:
         return ""
     return f"git checkout writes outside of the work tree by its {found[0][1:60].decode('ascii', 'replace') or 'path'}"
+
+
+def _bad(names: list[bytes]) -> re.Match[bytes] | None:
+    return _BAD.search(b"\0/" + b"\0/".join(names) + b"\0") if names else None
+
+
+def _without_slash(data: bytes, at: int, name: bytes) -> bytes:
+    """The path of an entry; of a whole directory in a sparse index (mode 040000) without the "/" at its end.
+
+    git makes paths of the files in there by what its tree says, and tests each (sparse-index.c, ``add_path_to_index``);
+    it writes nothing for the entry itself (entry.c, ``write_entry``).
+    """
+    return name[:-1] if name.endswith(b"/") and data[at + 24 : at + 28] == _DIRECTORY else name
 
 
 def unwatched(data: bytes, hash_size: int = 20) -> frozenset[bytes]:

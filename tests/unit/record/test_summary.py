@@ -96,6 +96,12 @@ def test_the_total_of_a_longer_session_is_kept() -> None:
     assert summary.refusals(THREE[:1], total=9000)[0] == "membrane: refused 9000 (1 host)"
 
 
+def test_what_nobody_asked_for_is_not_told() -> None:
+    untold = [denied(Connect("", "192.0.2.1", 80), each, "") for each in REASONS.values() if each.untold]
+    assert untold and summary.refusals(untold) == []
+    assert summary.refusals([*untold, *THREE]) == summary.refusals(THREE)
+
+
 @pytest.mark.parametrize("reason", [each for each in REASONS.values() if each.floor])
 def test_floors_say_why_and_suggest_nothing(reason: Reason) -> None:
     event = denied(Connect("", "169.254.169.254", 80), reason, 'allow: ["169.254.169.254:80"]')

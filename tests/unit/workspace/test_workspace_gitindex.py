@@ -69,6 +69,43 @@ def test_a_path_out_of_the_tree_is_not(name: bytes) -> None:
     assert "writes outside of the work tree" in index(packed((0, b"a/ok"), (4, name)))
 
 
+@pytest.mark.parametrize("version", ["3", "4"])
+@pytest.mark.parametrize("form", ["sha1", "sha256"])
+def test_a_sparse_index_is_kept(tmp_path: Path, version: str, form: str) -> None:
+    """It has whole directories, as paths that end with a "/"."""
+    git(tmp_path, "init", "-q", f"--object-format={form}")
+    for name in ("a/f", "b/f", "c/deep/f", "top"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    git(tmp_path, "add", "-A")
+    git(tmp_path, "-c", "user.name=a", "-c", "user.email=a@b.c", "commit", "-qm", "one")
+    git(tmp_path, "sparse-checkout", "init", "--cone", "--sparse-index")
+    git(tmp_path, "sparse-checkout", "set", "a")
+    git(tmp_path, "update-index", "--index-version", version)
+    data = (tmp_path / ".git" / "index").read_bytes()
+    assert b"sdir" in data and not (tmp_path / "b").exists()
+    assert index(data, SIZES[form]) == ""
+
+
+def moded(mode: int, name: bytes) -> bytes:
+    """A version 2 index with a usual path and this one."""
+    data = bytearray(plain(b"a/ok", name))
+    at = 12 + 72 + 24  # the first entry has 66 bytes and the NULs up to a multiple of eight
+    data[at : at + 4] = mode.to_bytes(4, "big")
+    return bytes(data)
+
+
+@pytest.mark.parametrize("name", [b"b//", b".git/", b"b/.git/", b"../", b"b/../", b"/", b"/b/", b"./"])
+def test_a_directory_of_a_sparse_index_does_not_lead_out(name: bytes) -> None:
+    assert index(moded(0o040000, b"b/")) == ""  # the control
+    assert "writes outside of the work tree" in index(moded(0o040000, name))
+
+
+@pytest.mark.parametrize("mode", [0o100644, 0o120000, 0o160000, 0, 0o040755])
+def test_only_a_directory_may_end_so(mode: int) -> None:
+    assert "writes outside of the work tree" in index(moded(mode, b"b/"))
+
+
 def test_a_path_that_is_put_together_from_two() -> None:
     assert index(packed((0, b".gi"), (0, b"thub/x"))) == ""
     assert "writes outside" in index(packed((0, b".gi"), (0, b"t/hooks/x")))

@@ -46,7 +46,7 @@ SIZES = r"""
 import os, signal
 def show(*_):
     size = os.get_terminal_size()
-    os.write(1, b"%d %d\\n" % (size.lines, size.columns))  # not print: the signal may arrive within one
+    os.write(1, b"%d %d\n" % (size.lines, size.columns))  # not print: the signal may arrive within one
 signal.signal(signal.SIGWINCH, show)
 print("here", flush=True)
 show()  # who attached before the handler stood has sent the signal already

@@ -298,6 +298,21 @@ def test_F30_perls_debugger_runs_no_file_of_the_command(box: Box) -> None:
 
 
 @pytest.mark.guard_alone
+def test_F31_a_file_that_says_where_jj_has_its_configuration(box: Box) -> None:
+    """``jj workspace add`` writes one; a directory of that name is what ``jj git init`` makes."""
+    script = """
+os.mkdir("a"); os.mkdir("a/.jj"); os.makedirs("elsewhere")
+attempt("file", write("a/.jj/repo", "../../elsewhere"))
+attempt("link", lambda: os.symlink("../../elsewhere", "a/.jj/repo"))
+open("pointer", "w").write("../../elsewhere")
+attempt("rename", lambda: os.rename("pointer", "a/.jj/repo"))
+attempt("directory", lambda: os.mkdir("a/.jj/repo"))
+attempt("below", write("a/.jj/repo/store", "x"))
+"""
+    refused = dict.fromkeys(("file", "link", "rename"), "EACCES")
+    assert box.attack(script) == {**refused, "directory": "ok", "below": "ok"}
+
+
 def test_F31_editor_and_container_configuration(box: Box) -> None:
     _taken_away(box, EDITORS)
 

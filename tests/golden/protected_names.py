@@ -32,7 +32,8 @@ What happens to such a name is in [threat-model.md](threat-model.md).
 
 In any directory of the workspace and of writable mounts, in any case, but not in trees that package managers unpack
 (`node_modules`, `site-packages`, `vendor`, ...). One that exists at the start is read-only; a new one is refused. In a
-repository that the command made below the top (a clone) it stays, and is reported at the end.
+repository that the command made below the top (a clone) it stays, and is reported at the end. Of a row with three parts
+a file or a link in the place of the second is held as well: `.jj/repo` may be a file that says where the directory is.
 
 | name | who obeys it | what that does | written in |
 | --- | --- | --- | --- |

@@ -210,8 +210,10 @@ def classify(context: int, key: str, directory: bool, link: bool) -> int:
         code = _CHILDREN[kind - FIRST_PARENT].look(key)
         if code == PROTECT or (code >= FIRST_PARENT and directory):
             return code
-        if code >= FIRST_PARENT and link:
-            return PROTECT
+        if code >= FIRST_PARENT:
+            return (
+                PROTECT  # a link, or a file that says where the directory is: ``.jj/repo`` of a second work tree of jj
+            )
     if named:
         return PACKAGE | NAMED
     return PACKAGE if kind == PACKAGE else _in_tree(key, directory, link)

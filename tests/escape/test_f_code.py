@@ -297,7 +297,6 @@ def test_F30_perls_debugger_runs_no_file_of_the_command(box: Box) -> None:
     assert "evil ran" in outside()
 
 
-@pytest.mark.guard_alone
 def test_F31_a_file_that_says_where_jj_has_its_configuration(box: Box) -> None:
     """``jj workspace add`` writes one; a directory of that name is what ``jj git init`` makes."""
     script = """
@@ -313,6 +312,7 @@ attempt("below", write("a/.jj/repo/store", "x"))
     assert box.attack(script) == {**refused, "directory": "ok", "below": "ok"}
 
 
+@pytest.mark.guard_alone
 def test_F31_editor_and_container_configuration(box: Box) -> None:
     _taken_away(box, EDITORS)
 

@@ -212,7 +212,7 @@ def classify(context: int, key: str, directory: bool, link: bool) -> int:
             return code
         if code >= FIRST_PARENT:
             return (
-                PROTECT  # a link, or a file that says where the directory is: ``.jj/repo`` of a second work tree of jj
+                PROTECT  # a link, or a file that says where the directory is, as ``.jj/repo`` may
             )
     if named:
         return PACKAGE | NAMED

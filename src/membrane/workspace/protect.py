@@ -211,9 +211,7 @@ def classify(context: int, key: str, directory: bool, link: bool) -> int:
         if code == PROTECT or (code >= FIRST_PARENT and directory):
             return code
         if code >= FIRST_PARENT:
-            return (
-                PROTECT  # a link, or a file that says where the directory is, as ``.jj/repo`` may
-            )
+            return PROTECT  # a link, or a file that says where the directory is, as ``.jj/repo`` may
     if named:
         return PACKAGE | NAMED
     return PACKAGE if kind == PACKAGE else _in_tree(key, directory, link)

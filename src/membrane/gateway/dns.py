@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     from ..policy.model import Verdict
     from ..policy.reasons import Reason
 
-A, PTR, AAAA, OPT, SVCB, HTTPS = 1, 12, 28, 41, 64, 65
+A, PTR, AAAA, SRV, OPT, SVCB, HTTPS = 1, 12, 28, 33, 41, 64, 65
 NOERROR, FORMERR, SERVFAIL, NXDOMAIN, NOTIMP, REFUSED, BADVERS = 0, 1, 2, 3, 4, 5, 16
 _TYPES = {
     A: "A", 2: "NS", 5: "CNAME", 6: "SOA", 10: "NULL", PTR: "PTR", 13: "HINFO", 15: "MX", 16: "TXT", AAAA: "AAAA",
-    33: "SRV", 35: "NAPTR", 43: "DS", 48: "DNSKEY", SVCB: "SVCB", HTTPS: "HTTPS", 252: "AXFR", 255: "ANY", 257: "CAA",
+    SRV: "SRV", 35: "NAPTR", 43: "DS", 48: "DNSKEY", SVCB: "SVCB", HTTPS: "HTTPS", 252: "AXFR", 255: "ANY", 257: "CAA",
 }  # fmt: skip
 _V4_BASE = int.from_bytes(bytes(int(part) for part in FAKE_V4[0].split(".")), "big")
 _V6_PREFIX = b"".join(int(group, 16).to_bytes(2, "big") for group in FAKE_V6.removesuffix("::").split(":"))
@@ -55,6 +55,7 @@ _LABEL = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456
 _LOWER = bytes.maketrans(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ", b"abcdefghijklmnopqrstuvwxyz")
 _HEADER = struct.Struct(">6H")
 _ANSWER = struct.Struct(">HHHIH")  # pointer to the question's name, type, class, TTL, length
+_HTTP_SERVICES = ("_http._tcp.", "_https._tcp.")  # apt-transport-http(1): asked first, and the host itself without it
 _UDP_SIZE = 1232  # what we say we take (DNS flag day 2020)
 LONGEST_QUERY = 4096  # bytes that are taken, over either transport
 _LONGEST_NAME = 255  # bytes on the wire (RFC 1035 section 2.3.4)
@@ -345,9 +346,14 @@ class Answerer:
                 self._refuse(question, reasons.NAME_MALFORMED)
                 return NXDOMAIN, b""
             # The name is judged, whatever the type: what is not known by address is not known at all.
-            verdict = self._decide(question if kind in (A, AAAA) else NameQuery(name))
-            if isinstance(verdict, Ask) and may_ask and self.ask is not None:
+            service = kind == SRV and name.startswith(_HTTP_SERVICES)
+            judged = name.split(".", 2)[2] if service else name
+            verdict = self._decide(question if kind in (A, AAAA) else NameQuery(judged))
+            if isinstance(verdict, Ask) and may_ask and self.ask is not None and not service:
                 raise _Held(name, verdict.hint)
+            if service and isinstance(verdict, Allow):
+                self._refuse(question, reasons.HTTP_SERVICE_RECORD)
+                return NXDOMAIN, b""
             if not isinstance(verdict, Allow):
                 self.refused += 1
                 self._emit(self._of_client(denial(question, verdict)))

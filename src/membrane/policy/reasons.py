@@ -99,6 +99,8 @@ SET_GROUP_ID = Reason(
 OWNER_KEPT = Reason(
     "owner kept", floor="files that root inside makes stay yours: the call succeeded and changed nothing"
 )
+# Where apt asks for other servers of a host that is allowed, before it asks for the host (RFC 2782).
+HTTP_SERVICE_RECORD = Reason("service record of HTTP", untold=True)
 # The C library's question for nscd (``tracer.lookups``).
 NAME_SERVICE_CACHE = Reason("name service cache", untold=True)
 

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from membrane.events import AccessDenied, NameResolved
 from membrane.gateway.dns import Answerer, Names, TcpMessages, is_fake
+from membrane.policy import reasons
 from membrane.policy.model import Allow, Ask, Deny, HostRule, NameQuery, Origin
 
 RULE = HostRule("*.ok.test", Origin("user", "config.yaml", 7), "wildcard", host="ok.test")
@@ -129,6 +130,24 @@ def test_other_types_of_an_allowed_name_have_no_data(kind, told) -> None:
     assert (reply.rcode(), reply.answer) == (dns.rcode.NOERROR, [])
     assert [event.reason for event in resolver.events] == ["query type not answered"] * told
     assert resolver.ask("evil.test", kind).rcode() == dns.rcode.NXDOMAIN
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("_http._tcp.a.ok.test", "service record of HTTP"),
+        ("_HTTPS._TCP.a.ok.test", "service record of HTTP"),
+        ("_mongodb._tcp.a.ok.test", "query type not answered"),  # without it the program goes nowhere
+        ("_http._tcp.evil.test", "name not allowed"),
+        ("_http._tcp.denied.test", "denied by rule"),
+    ],
+)
+def test_what_apt_asks_before_it_asks_for_an_allowed_host_is_a_reason_of_its_own(name: str, reason: str) -> None:
+    resolver = Resolver()
+    reply = resolver.ask(name, "SRV")
+    assert reply.answer == [] and [event.reason for event in resolver.events] == [reason]
+    assert resolver.events[0].access == {"kind": "NameQuery", "name": name.lower(), "type": "SRV"}
+    assert reasons.REASONS[reason].untold == (reason == "service record of HTTP")
 
 
 def test_without_ipv6_aaaa_has_no_data() -> None:

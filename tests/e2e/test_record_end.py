@@ -22,6 +22,7 @@ from world.box import Box
 from world.inspected import network_process
 
 import membrane
+from membrane.run.gateway import END
 
 SCRIPT = """
 import socket, sys
@@ -33,6 +34,7 @@ print("up", flush=True)
 sys.stdin.readline()
 sys.exit(int(sys.argv[1]))
 """
+NO_END = f"it did not end within {END:g} s and was killed"
 PIPES: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
 
 
@@ -57,14 +59,14 @@ def test_a_network_process_that_does_not_come_to_its_end_is_told(box: Box) -> No
     """``dataplane`` waits, kills, and says it: on stderr, in an event, in the summary, by ``verify``, in the end."""
     run, errors = ended(box, status=3, stopped=True)
     assert run.returncode == 3
-    assert "the record is incomplete: network: it did not end within 2 s and was killed" in errors
+    assert f"the record is incomplete: network: {NO_END}" in errors
     (lost,) = [event for event in box.events("EventsLost") if event["cause"]]
     assert (lost["kind"], lost["count"], lost["source"]) == ("network", 0, "session")
     assert last(box)["event"] == "SessionEnded" and last(box)["exit_code"] == 3
-    assert last(box)["incomplete"] == ["network: it did not end within 2 s and was killed"]
+    assert last(box)["incomplete"] == [f"network: {NO_END}"]
     summary = json.loads(box.run("trace", "summary", "--json").stdout)
     assert not summary["complete"]
-    assert summary["gaps"] == ["events may be missing: network: it did not end within 2 s and was killed"]
+    assert summary["gaps"] == [f"events may be missing: network: {NO_END}"]
     assert "record: INCOMPLETE" in box.run("trace", "summary").stdout
     verified = box.run("trace", "verify")
     assert verified.returncode == 1

@@ -39,7 +39,7 @@ def test_a_full_disk_loses_events_and_not_the_run(box: Box) -> None:
     script = "; ".join(
         [
             f"mount -t tmpfs -o mode=700,size=260k none {shlex.quote(str(box.state))} || exit 99",
-            f"{shlex.join(box.argv('--', *command))}; echo $?",
+            f"{shlex.join(box.argv('--quiet', '--', *command))}; echo $?",
             shlex.join(box.argv("trace", "summary", "--json")),
             f"{shlex.join(box.argv('trace', 'verify'))} >&2; echo $?",
         ]

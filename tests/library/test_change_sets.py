@@ -29,6 +29,9 @@ def test_what_a_sandbox_changed_is_looked_at_and_put_in_place(workspace: Path, e
         "run": "added",
     }
     assert found.diff(["file"]).splitlines()[-2:] == [b"-base", b"+mine"]
+    for call in (found.diff, found.apply):
+        with pytest.raises(PolicyError, match=r"neither the change set .* nor its workspace has fiel"):
+            call(["file", "fiel"])
     with pytest.raises(Poisoned) as poisoned:
         found.apply(refuse="all")
     assert poisoned.value.paths == (("run", "it can be executed"),)

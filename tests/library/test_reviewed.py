@@ -56,6 +56,9 @@ def test_a_sandbox_shows_applies_and_takes_back_its_changes(workspace: Path, env
         sandbox.shell("echo mine > file; echo x > run; chmod +x run; mkdir d; echo y > d/y")
         assert changed(sandbox) == {"d": "added", "d/y": "added", "file": "changed", "run": "added"}
         assert sandbox.diff(["file"]).splitlines()[-2:] == [b"-base", b"+mine"]
+        for call in (sandbox.diff, sandbox.apply):
+            with pytest.raises(PolicyError, match=r"neither the change set .* nor its workspace has fiel"):
+                call(["file", "fiel"])
         assert (workspace / "file").read_text() == "base\n"
         with pytest.raises(Poisoned) as poisoned:
             sandbox.apply(refuse="all")

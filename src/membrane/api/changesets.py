@@ -61,18 +61,14 @@ class ChangeSet:
 
         Args:
             only: names, relative to the workspace, below which is shown; empty: everything.
+
+        Raises:
+            PolicyError: neither the set nor the workspace has one of them.
         """
         from ..changes import diff
-        from ..changes.model import covers
 
-        only = tuple(only)
         with self._opened() as (engine, copy):
-            chosen = [
-                change
-                for change in engine.changes()
-                if not only or any(covers(asked, path) for asked in only for path in change.paths)
-            ]
-            return b"".join(diff.patch(copy, chosen))
+            return b"".join(diff.patch(copy, engine.asked(engine.changes(), tuple(only))))
 
     def hunks(self, path: str) -> tuple[Hunk, ...]:
         """The differences of one changed text, each of which can be put in place by itself (``apply``).
@@ -114,7 +110,7 @@ class ChangeSet:
 
         Raises:
             Conflict: the host changed a chosen name meanwhile, or a hunk is not there any more; ``paths`` says which.
-            PolicyError: a file in ``hunks`` comes only as a whole.
+            PolicyError: a name of ``only`` is neither in the set nor there; a file in ``hunks`` comes only as a whole.
             Poisoned: with ``refuse="all"``; ``paths`` says which.
         """
         only = tuple(only)
@@ -122,6 +118,7 @@ class ChangeSet:
         with self._taken() as held:
             with review.opened(held, self._rules(held)) as (engine, _copy):
                 found = engine.changes()
+                engine.asked(found, only)
                 asked = engine.parted(found, hunks) if hunks and refuse == "all" else found
                 bad = review.poisoned(asked, only) if refuse == "all" else ()
                 if bad:

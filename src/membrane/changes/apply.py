@@ -17,13 +17,14 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager
 
-from ..errors import Conflict, HostError, Poisoned
+from ..errors import Conflict, HostError, Poisoned, PolicyError
+from ..escaping import escape
 from ..value import Value
 from ..workspace import origins
 from .base import LARGEST_COPY, Base, Row
 from .gitdata import Arrived, Repositories, index_pack, lock_of, pack_name, rank
 from .grafted import GIT, place_of
-from .model import SET_ID, Change, covers
+from .model import SET_ID, Change, covers, is_asked
 from .ops import Op, mark, may_be_directory
 from .parts import Part, Whole, made, texts
 from .red import Judge
@@ -101,9 +102,7 @@ def choose(
     names = frozenset(only)
     chosen: dict[str, Change] = {}
     for change in changes:
-        if change.path in names or (
-            not exact and (not only or any(covers(asked, path) for asked in only for path in change.paths))
-        ):
+        if change.path in names or (not exact and is_asked(change, only)):
             chosen[change.path] = change
     by_path = {change.path: change for change in changes}
     for path in list(chosen) if only else ():
@@ -189,6 +188,26 @@ class Engine:
         self._parts: dict[str, Part] = {}  # of which not all is put in place, by path
         self._digests: dict[str, bytes] = {}  # of the files in the stage, by path
         self._stage = Stage(place, copy.base_fd, root, step)
+
+    def asked(self, found: Iterable[Change], only: Collection[str]) -> list[Change]:
+        """Those of ``found`` at or below the names that are asked for, relative to the workspace; without any, all.
+
+        Raises:
+            PolicyError: neither the set nor the workspace has one of the names.
+        """
+        changes = [change for change in found if is_asked(change, only)]
+        for name in only:
+            if any(covers(name, path) for change in changes for path in change.paths):
+                continue
+            if not os.path.lexists(os.path.join(self._root, name)):
+                place = escape(self._name)
+                cause = f"neither the change set {place} nor its workspace has {escape(name)}"
+                fix = (
+                    f"membrane diff {place} --name-status   # lists its changes",
+                    "membrane changes   # lists change sets",
+                )
+                raise PolicyError("choose the changes", cause, fix=fix)
+        return changes
 
     def changes(self) -> list[Change]:
         """As ``listed``.

@@ -20,6 +20,7 @@ from ..value import Value
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
+    from collections.abc import Collection
     from typing import Literal, TypeAlias
 
     Kind: TypeAlias = Literal["added", "changed", "deleted", "renamed", "mode", "type", "attributes"]
@@ -121,3 +122,8 @@ class Change(Value):
 def covers(asked: str, path: str) -> bool:
     """Is ``path`` the name ``asked``, or below it?  The empty name is the whole workspace."""
     return not asked or path == asked or path.startswith(asked.rstrip("/") + "/")
+
+
+def is_asked(change: Change, only: Collection[str]) -> bool:
+    """Is one of its names at or below one of ``only``?  Without any, all are."""
+    return not only or any(covers(asked, path) for asked in only for path in change.paths)

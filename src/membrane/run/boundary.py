@@ -1133,10 +1133,10 @@ class Boundary(ABC):
         Args:
             unwritten: events of any source that are not in the record.
         """
-        if unwritten:
-            self._warn(
-                f"the record is incomplete: {unwritten} events could not be written to {writer.directory}: "
-                "no room there, or more than a file may have (ulimit -f)"
+        if unwritten:  # said also with --quiet
+            say(
+                f"warning: the record is incomplete: {unwritten} events could not be written to "
+                f"{escape(writer.directory)}: no room there, or more than a file may have (ulimit -f)"
             )
         if self._live_log is not None:
             why = self._live_log.wait()

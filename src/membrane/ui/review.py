@@ -21,6 +21,7 @@ import os
 
 from ..changes import diff, review, store, terminal
 from ..changes.apply import Report
+from ..changes.model import is_asked
 from ..errors import Conflict, HostError, InternalError, PolicyError
 from ..escaping import escape
 from ..run.project import here
@@ -135,35 +136,12 @@ def _relative(word: str, workspace: str) -> str:
     return inner
 
 
-def _asked(found: Iterable[Change], only: Sequence[str], held: store.Held) -> list[Change]:
-    """Those at or below the paths that are asked for; without a path all.
-
-    Raises:
-        PolicyError: neither the set nor the workspace has one of the paths.
-    """
-    from ..changes.model import covers
-
-    changes = [change for change in found if _is_asked(change, only)]
-    for asked in only:
-        if any(covers(asked, path) for change in changes for path in change.paths):
-            continue
-        if not os.path.lexists(os.path.join(held.meta.workspace, asked)):
-            name = escape(held.name)
-            cause = f"neither the change set {name} nor its workspace has {escape(asked)}"
-            fix = (
-                f"membrane diff {name} --name-status   # lists its changes",
-                "membrane changes   # lists change sets",
-            )
-            raise PolicyError("choose the changes", cause, fix=fix)
-    return changes
-
-
 # ---------------------------------------------------------------- diff
 
 
 def _diff(invocation: Invocation, held: store.Held, only: Sequence[str], state: str) -> int:
     with review.opened(held, _rules(held, state)) as (engine, copy):
-        changes = _asked(engine.changes(), only, held)
+        changes = engine.asked(engine.changes(), only)
         if invocation.has("json"):
             print(show.as_json({"name": held.name, "workspace": held.meta.workspace, "changes": diff.as_json(changes)}))
             return 0
@@ -177,12 +155,6 @@ def _diff(invocation: Invocation, held: store.Held, only: Sequence[str], state: 
             return 0
         terminal.page(pieces(invocation, copy, changes), held.meta.workspace)
     return 0
-
-
-def _is_asked(change: Change, only: Sequence[str]) -> bool:
-    from ..changes.model import covers
-
-    return not only or any(covers(asked, path) for asked in only for path in change.paths)
 
 
 def pieces(invocation: Invocation, copy: Copy, changes: Sequence[Change]) -> Iterable[bytes]:
@@ -221,7 +193,7 @@ def _review(held: store.Held, only: Sequence[str], state: str) -> int:
 
     with review.opened(held, _rules(held, state)) as (engine, copy):
         found = engine.changes()
-        choice = Choice(_asked(found, only, held))
+        choice = Choice(engine.asked(found, only))
         if not choice.changes:
             print(f"{escape(held.name)} holds no change" + (" there" if only else ""))
             return 0
@@ -234,7 +206,7 @@ def _review(held: store.Held, only: Sequence[str], state: str) -> int:
             seen, found = found, engine.changes()
             wanted = [change.path for change in decision.report.applied] if decision.report is not None else []
             other = moved(seen, found, wanted)
-            lost = choice.renew([change for change in found if _is_asked(change, only)])
+            lost = choice.renew([change for change in found if is_asked(change, only)])
             if other or lost or decision.report is None:
                 note = _again(other or lost)
                 continue
@@ -242,7 +214,7 @@ def _review(held: store.Held, only: Sequence[str], state: str) -> int:
                 return _put(held, engine, found, choice, decision)
             except Conflict as error:
                 found = engine.changes()
-                choice.renew([change for change in found if _is_asked(change, only)])
+                choice.renew([change for change in found if is_asked(change, only)])
                 note = _again([path for path, _ in error.paths])
 
 
@@ -309,7 +281,7 @@ def _apply(invocation: Invocation, held: store.Held, only: Sequence[str], state:
         return _patch(invocation, held, only, state)
     with review.opened(held, _rules(held, state)) as (engine, _copy):
         changes = engine.changes()
-        _asked(changes, only, held)
+        engine.asked(changes, only)
         try:
             report = engine.apply(
                 only,
@@ -360,7 +332,7 @@ def _patch(invocation: Invocation, held: store.Held, only: Sequence[str], state:
         raise PolicyError("choose the changes", "--patch asks on a terminal, and there is none", fix=fix)
     with review.opened(held, _rules(held, state)) as (engine, copy):
         found = engine.changes()
-        choice = Choice(_asked(found, only, held))
+        choice = Choice(engine.asked(found, only))
         asker = Asker(
             ask,
             lambda line: print(line, flush=True),  # before the question, which goes to standard error

@@ -10,6 +10,8 @@ made, so that the next one need not wait.  When the keeper of a command has ende
 to send what they hold, and say that they have: its refusals are complete then, however busy the machine is.  Where one
 does not say it in ``SYNC`` seconds, the record and the result are incomplete, and say so.
 
+One file of over 800 lines: the states of a command, which messages of its caller, the cell and the sources change.
+
 All commands of a sandbox share its network, its tracer, its record and its file rules.  A refusal is reported with
 every command that ran when it happened: the network does not know which of them it was.
 

@@ -101,3 +101,10 @@ def hello(
 def record(data: bytes, kind: int = 22, version: bytes = b"\3\1") -> bytes:
     """A TLS record."""
     return bytes((kind,)) + version + vector(2, data)
+
+
+def old_hello() -> bytes:
+    """A hello in the format of SSL 2.0 that offers TLS 1.2 (RFC 5246 appendix E.2): it has no extensions."""
+    ciphers = bytes.fromhex("00c02b00c02c00002f000035")
+    body = b"\1\3\3" + len(ciphers).to_bytes(2, "big") + b"\0\0" + b"\0\x10" + ciphers + os.urandom(16)
+    return (0x8000 | len(body)).to_bytes(2, "big") + body

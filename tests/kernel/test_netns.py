@@ -9,6 +9,7 @@ import errno
 import os
 import socket
 import struct
+import subprocess
 import time
 from collections.abc import Callable
 from functools import partial
@@ -245,6 +246,25 @@ def test_own_servers_are_left_alone_and_do_not_catch_foreign_addresses(mode: str
 
     own = {address: address for address in ("127.0.0.1", "::1", OWN_V4, OWN_V6)}
     assert in_network(body) == {**own, "foreign": "203.0.113.9", "wildcard": "EAGAIN", "zero": "ok"}
+
+
+def test_our_ipv6_address_is_reached_before_the_kernel_has_its_local_route() -> None:
+    """A prefix route would send a SYN of the first moment to the device, where nothing takes it for an own address."""
+
+    def sent_out(address: str) -> bool:
+        wanted = socket.inet_pton(socket.AF_INET6, address).hex()
+        rows = [line.split() for line in Path("/proc/net/ipv6_route").read_text().splitlines()]
+        return any(
+            row[0] == wanted and not int(row[8], 16) & 0x80000000 for row in rows
+        )  # RTF_LOCAL, <linux/ipv6_route.h>
+
+    def body() -> list[bool]:
+        Network()
+        other = "fd00:6d65:6d62::99"  # the control: as ip(8) adds it
+        subprocess.run(["ip", "address", "add", f"{other}/128", "dev", "lo"], check=True)
+        return [sent_out(OWN_V6), sent_out(other)]
+
+    assert in_network(body) == [False, True]
 
 
 def test_the_command_can_not_take_over_our_addresses() -> None:

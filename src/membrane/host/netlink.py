@@ -140,8 +140,8 @@ _RTM_NEWLINK, _RTM_NEWADDR, _RTM_NEWROUTE = 16, 20, 24
 _IFF_UP = 1
 _IFLA_IFNAME, _IFLA_LINKINFO, _IFLA_NET_NS_FD = 3, 18, 28
 _IFLA_INFO_KIND, _IFLA_INFO_DATA, _VETH_INFO_PEER = 1, 2, 1
-_IFA_F_NODAD = 2
-_IFA_ADDRESS, _IFA_LOCAL = 1, 2
+_IFA_F_NODAD, _IFA_F_NOPREFIXROUTE = 2, 0x200
+_IFA_ADDRESS, _IFA_LOCAL, _IFA_FLAGS = 1, 2, 8
 _RTA_DST, _RTA_OIF, _RTA_GATEWAY, _RTA_PREFSRC = 1, 4, 5, 7
 _RT_TABLE_MAIN, _RTPROT_STATIC, _RTN_UNICAST, _RTN_LOCAL = 254, 4, 1, 2
 _RT_SCOPE_UNIVERSE, _RT_SCOPE_LINK, _RT_SCOPE_HOST = 0, 253, 254
@@ -153,10 +153,16 @@ def link_up(index: int) -> Message:
 
 
 def add_address(family: int, address: str, index: int) -> Message:
-    """Add one host address (/32 or /128); IPv6 without duplicate address detection, so it is usable at once."""
+    """Add one host address (/32 or /128); IPv6 without duplicate address detection, so it is usable at once.
+
+    The kernel makes the local route of an IPv6 address a moment later (net/ipv6/addrconf.c, addrconf_dad_work).  Until
+    then a prefix route would send to the device what is for the address itself, and a connect(2) would wait for a
+    second and fail; without one ``add_any_local`` holds for it as for all others.
+    """
     raw = _socket.inet_pton(family, address)
-    body = struct.pack("=BBBBI", family, 8 * len(raw), _IFA_F_NODAD, 0, index)
+    body = struct.pack("=BBBBI", family, 8 * len(raw), 0, 0, index)
     body += attribute(_IFA_LOCAL, raw) + attribute(_IFA_ADDRESS, raw)
+    body += attribute(_IFA_FLAGS, struct.pack("=I", _IFA_F_NODAD | _IFA_F_NOPREFIXROUTE))
     return _RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, body, f"add address {address}"
 
 

@@ -9,7 +9,6 @@ import errno
 import os
 import socket
 import struct
-import subprocess
 import time
 from collections.abc import Callable
 from functools import partial
@@ -260,8 +259,11 @@ def test_our_ipv6_address_is_reached_before_the_kernel_has_its_local_route() -> 
 
     def body() -> list[bool]:
         Network()
-        other = "fd00:6d65:6d62::99"  # the control: as ip(8) adds it
-        subprocess.run(["ip", "address", "add", f"{other}/128", "dev", "lo"], check=True)
+        other = "fd00:6d65:6d62::99"  # the control: without the flags, which are the last attribute
+        kind, flags, attributes, what = netlink.add_address(socket.AF_INET6, other, 1)
+        route = netlink.Connection(netlink.NETLINK_ROUTE)
+        route.transact(((kind, flags, attributes[:-8], what),))
+        route.close()
         return [sent_out(OWN_V6), sent_out(other)]
 
     assert in_network(body) == [False, True]

@@ -21,6 +21,7 @@ from world import carrier
 from world.docker import PATIENCE, until
 
 from membrane.plan.carrier import LABEL
+from started import Started
 
 pytestmark = [
     pytest.mark.as_user,
@@ -61,7 +62,7 @@ class Podman:
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-P", "-m", "membrane", *words]
-        return subprocess.Popen(
+        return Started(
             command, env=self.environ, cwd=self.workspace, text=True, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip

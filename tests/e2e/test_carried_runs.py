@@ -105,7 +105,7 @@ class Home:
     def start(self, *words: str, backend: bool = True, **more: Any) -> subprocess.Popen[str]:
         command = [sys.executable, "-P", "-m", "membrane", *(["--backend=docker"] if backend else []), *words]
         more = {"env": self.environ, "stdin": subprocess.DEVNULL, "stderr": subprocess.PIPE, **more}
-        return subprocess.Popen(
+        return Started(
             command, cwd=self.workspace, text=True, stdout=subprocess.PIPE, user=self.uid, group=self.uid,
             extra_groups=[], **more,
         )  # fmt: skip
@@ -535,7 +535,7 @@ def test_a_further_command_joins_it_and_ends_with_its_caller(own: Home) -> None:
     for number, status in ((signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGKILL, -signal.SIGKILL)):
         with own.start("exec", "@last", "--", "sh", "-c", "echo there; exec sleep 2345", backend=False) as second:
             assert second.stdout is not None and second.stdout.readline() == "there\n"
-            assert runs()
+            until(runs)  # ps(1) may look while the shell becomes sleep(1)
             second.send_signal(number)
             assert second.wait(PATIENCE) == status
         until(lambda: not runs())

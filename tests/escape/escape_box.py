@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import membrane
+from started import Started
 
 SOURCE = str(Path(membrane.__file__).resolve().parent.parent)
 MEMBRANE = (
@@ -166,7 +167,7 @@ class Box:
 
     def start(self, *command: str, options: tuple[str, ...] = (), **more: Any) -> subprocess.Popen[str]:
         """Run ``command`` inside without waiting; its stdin and stdout are pipes."""
-        return subprocess.Popen(
+        return Started(
             self.arguments(command, options),
             cwd=self.workspace,
             env=self.environment,

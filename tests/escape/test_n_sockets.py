@@ -11,6 +11,8 @@ import subprocess
 import pytest
 from net_world import BACKENDS, QUICK, Net, names
 
+from started import Started
+
 EXAMPLE4, EXAMPLE6 = names.address("example.com"), names.address("example.com", 6)
 ECHO4, ECHO6 = names.address("echo.test"), names.address("echo.test", 6)
 
@@ -91,7 +93,7 @@ def test_multicast_stays_inside(net: Net) -> None:
     """A member inside gets it; one outside gets what is sent outside, first and only, whatever the policy allows."""
     net.allow("**", "224.0.0.0/4", "ff00::/8", {"dest": "**", "ports": ["5001/udp"]})
     command = net.world.argv(["python3", "-S", "-c", LISTEN % (GROUPS,)])
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as listener:
+    with Started(command, stdout=subprocess.PIPE, text=True) as listener:
         assert listener.stdout and listener.stdout.readline() == "ready\n"
         before = len(net.connections(service="udp"))
         done = net.run(f"--events={net.events_path}", "-q", "--", "python3", "-S", "-c", SEND % (GROUPS,), "inside")

@@ -25,6 +25,7 @@ from membrane.host.start import Start
 from membrane.plan.build import build
 from membrane.plan.model import HostFacts
 from membrane.policy.model import Policy
+from started import Started
 
 
 def has_ended(launch: Launch, seconds: float) -> bool:
@@ -153,7 +154,7 @@ def test_the_launcher_s_environment_and_arguments_cannot_be_read() -> None:
     )
     environ = {"SECRET": "in-the-environment", "PYTHONPATH": os.pathsep.join(sys.path)}
     arguments = [sys.executable, "-c", program, "in-the-arguments"]
-    with subprocess.Popen(arguments, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with Started(arguments, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         pid = int(process.stdout.readline())
         end = time.monotonic() + 60

@@ -12,6 +12,7 @@ import pytest
 
 from membrane.tracer import locks
 from membrane.tracer.locks import Locks
+from started import Started
 
 OURS = os.getpid()
 
@@ -19,7 +20,7 @@ OURS = os.getpid()
 @pytest.fixture
 def child() -> Iterator[int]:
     """A process that this one started."""
-    with subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE) as running:
+    with Started([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE) as running:
         yield running.pid
         running.communicate(b"\n", timeout=60)
 

@@ -52,6 +52,12 @@ KERNEL_FEATURES: dict[str, tuple[str, ...]] = {
     "subordinate ids": ("unshare", "--user", "--map-auto", "--map-root-user", "true"),
     "time namespaces": ("unshare", "--time", "true"),
     "ipv6": ("test", "-e", "/proc/net/if_inet6"),
+    "lists of children": ("test", "-e", "/proc/thread-self/children"),
+    "x86_64, on whose stack callers are found": (
+        sys.executable,
+        "-c",
+        "import os; assert os.uname().machine == 'x86_64'",
+    ),
 }
 
 

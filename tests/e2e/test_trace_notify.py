@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import shutil
 import signal
 import subprocess
@@ -321,7 +320,7 @@ OWN = (
 )
 
 
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="the caller of a function is found on the stack of x86_64")
+@pytest.mark.needs_kernel("x86_64, on whose stack callers are found")
 def test_the_socket_for_nscd_is_on_the_record_and_not_in_the_summary(box: Box) -> None:
     box.allow(view="host", files={"allow_write": ["."]})
     done = run(box, PYTHON, "-c", LOOKUP)
@@ -330,7 +329,7 @@ def test_the_socket_for_nscd_is_on_the_record_and_not_in_the_summary(box: Box) -
     assert told == {"name service cache"}, told
 
 
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="the caller of a function is found on the stack of x86_64")
+@pytest.mark.needs_kernel("x86_64, on whose stack callers are found")
 def test_a_program_that_wants_such_a_socket_is_in_the_summary(box: Box) -> None:
     box.allow(view="host", files={"allow_write": ["."]})
     done = run(box, PYTHON, "-c", f"{LOOKUP}\n{OWN}")

@@ -76,6 +76,22 @@ def test_F54_a_commit_of_an_earlier_run_brings_no_name_that_it_could_not_make(
     is_kept_out(box, mine, *options)
 
 
+def test_F54_nor_one_that_no_ref_led_to_at_the_end_of_that_run(box: Box, mine: Path) -> None:
+    """Its name is kept where nobody reads refs, and is a branch again when the next run has begun."""
+    hide = (
+        "kept = git('rev-parse', 'evil'); open('name', 'w').write(kept)\ngit('update-ref', '-d', 'refs/heads/evil')\n"
+    )
+    assert box.attack(COMMIT + hide)["commit"]
+    again = (
+        "import subprocess\nsubprocess.run(['git', 'update-ref', 'refs/heads/evil', open('name').read()], check=True)\n"
+    )
+    found = box.attack(again + CHECK_OUT)
+    assert found["evil"] != 0 and not found["there"] and found["mine"] == 0, found
+    mine.unlink()
+    mine.parent.rmdir()
+    is_kept_out(box, mine)  # what that run has done is a command's as well
+
+
 def test_F54_also_of_one_in_a_directory_of_the_repository(box: Box, mine: Path) -> None:
     """With a rule that shows the files above and the repository, as the warning there advises."""
     below = box.workspace / "sub"

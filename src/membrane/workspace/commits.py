@@ -43,14 +43,6 @@ _HEX = frozenset(b"0123456789abcdef")
 _PLACES = ("refs/heads", "refs/remotes", "refs/tags")
 
 
-def remember(root: str) -> bytes:
-    """The names of the commits of the refs of ``root``/.git, as ``encoded``.
-
-    Empty where no such directory is, or nothing in it can be read.  At most ``MOST_REFS``.
-    """
-    return encoded(tips(root)[0])
-
-
 def encoded(whole: Iterable[bytes], alone: Iterable[bytes] = ()) -> bytes:
     """Names of commits: a byte with their size (20 or 32), then one after another; empty: there are none.
 

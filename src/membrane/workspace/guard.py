@@ -92,7 +92,7 @@ class Guard(Holder, Watching):
         report: takes events.
         table: the unix sockets of the sandbox; None: those of others are not covered when they appear.
         empty: hidden names that were covered by what is empty, and are again when a process outside replaces them.
-        tips: the commits that the repository had before the run (``commits.remember``).
+        tips: the commits that the repository had before the run (``origins.begin``).
     """
 
     def __init__(

@@ -86,7 +86,7 @@ class Prevention:
 
     Args:
         root_fd: O_PATH descriptor of it, as the command sees it; owned from now on.
-        tips: the commits that its repository had before the run (``commits.remember``).
+        tips: the commits that its repository had before the run (``origins.begin``).
         beside: what configuration names in each work tree that is made.
     """
 

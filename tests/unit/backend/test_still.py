@@ -106,7 +106,7 @@ waits.join()
 """
 
 
-@pytest.mark.skipif(not os.path.exists(still.LISTED), reason="a kernel without CONFIG_PROC_CHILDREN")
+@pytest.mark.needs_kernel("lists of children")
 def test_children_of_each_thread_are_found_without_a_look_at_every_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a machine of ten thousand processes a look at each of them took longer than all may stand still."""
     command = ["python3", "-c", FAMILY]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from membrane.workspace import prevent
-from membrane.workspace.commits import remember
+from membrane.workspace.commits import encoded, tips
 from membrane.workspace.gitdir import REFUSED
 
 NAME = ".mcp.json"
@@ -28,7 +28,7 @@ def tree(tmp_path: Path) -> Path:
 @pytest.fixture
 def asked(tree: Path) -> Iterator[prevent.Prevention]:
     """A merge has written something else under the name, was told of it, and the guard puts that aside."""
-    made = prevent.Prevention(os.open(tree, os.O_PATH | os.O_DIRECTORY), remember(str(tree)))
+    made = prevent.Prevention(os.open(tree, os.O_PATH | os.O_DIRECTORY), encoded(tips(str(tree))[0]))
     try:
         (tree / NAME).unlink()
         assert not made.objection(NAME, fresh=True)

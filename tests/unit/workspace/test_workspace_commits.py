@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from membrane.workspace import commits, objects
-from membrane.workspace.commits import EXECUTABLE, FILE, Committed, is_tool, remember
+from membrane.workspace.commits import EXECUTABLE, FILE, Committed, encoded, is_tool, tips
 from membrane.workspace.objects import Objects, named
 
 
@@ -139,7 +139,7 @@ def test_a_pack_that_is_cut_or_changed_gives_nothing(tmp_path: Path) -> None:
 
 
 def committed(repository: Path, fd: int) -> Committed:
-    return Committed(fd, remember(str(repository)))
+    return Committed(fd, encoded(tips(str(repository))[0]))
 
 
 def test_what_a_commit_from_before_holds_may_be_made(repository: Path, opened: int) -> None:
@@ -216,19 +216,19 @@ def test_a_link_is_never_let_through(repository: Path, opened: int) -> None:
 
 
 def test_refs_of_every_kind_are_remembered(repository: Path) -> None:
-    assert remember(str(repository.parent)) == b""  # no repository
+    assert encoded(tips(str(repository.parent))[0]) == b""  # no repository
     first = commit(repository, {"a": b"1"})
     git(repository, "tag", "-a", "v1", "-m", "x")
     git(repository, "branch", "deep/er/name")
     git(repository, "pack-refs", "--all")
     second = commit(repository, {"a": b"2"})
-    found = remember(str(repository))
+    found = encoded(tips(str(repository))[0])
     size = found[0]
     names = {found[at : at + size].hex().encode() for at in range(1, len(found), size)}
     assert size == width(first)
     assert {first, second, git(repository, "rev-parse", "v1")} <= names
     shutil.rmtree(repository / ".git" / "refs")
-    assert isinstance(remember(str(repository)), bytes)  # a damaged one ends nothing
+    assert isinstance(encoded(tips(str(repository))[0]), bytes)  # a damaged one ends nothing
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,9 @@ def test_what_a_run_brings_does_not_count_in_the_next_and_what_its_owner_does_co
     tree.end()
     tips = tree.begin()
     assert not tree.counts(tips, "evil") and tree.counts(tips, "first")
-    assert tree.counts(commits.remember(str(tree.root)), "evil"), "the control: it is in a commit that is there"
+    assert tree.counts(commits.encoded(commits.tips(str(tree.root))[0]), "evil"), (
+        "the control: it is in a commit that is there"
+    )
     tree.end()
     commit(tree.root, ".envrc", "mine", "own")
     tips = tree.begin()

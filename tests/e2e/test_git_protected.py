@@ -275,7 +275,7 @@ def test_objects_are_read_as_git_reads_them(tmp_path: Path, packed: bool, width:
             found = reader.read(bytes.fromhex(name))
             assert found is not None and found[0].decode() == kind and len(found[1]) == int(size)
         assert reader.read(bytes(width)) is None
-        tips = commits.remember(str(tmp_path))
+        tips = commits.encoded(commits.tips(str(tmp_path))[0])
         assert len(tips) == 1 + width * 4
         known = commits.Committed(fd, tips)
         assert known.may_be(".mcp.json", "file") and known.may_be(".vscode", "directory")

@@ -115,7 +115,7 @@ def ebpf(bench: Any, work: str) -> None:
                 source = EbpfSource() if traced else None
                 times[traced], used = run(argv, source, pieces, cwd)
                 if source:
-                    events = source.left_out()["events"]
+                    events = source.written
                     lost += sum(source.losses().values())
                     per_event.append(1e6 * used / max(1, events))
                     source.close()

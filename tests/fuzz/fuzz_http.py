@@ -34,7 +34,7 @@ from membrane.policy.url_paths import canonical_path
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from membrane.gateway.http.exchange import Command, Core
+    from membrane.gateway.http.exchange import Command
 
 CORPUS = Path(__file__).parent / "corpus" / "http"
 NAME = "api.example.com"
@@ -61,10 +61,10 @@ INTERESTING = (
 Effect = tuple[bytes, bytes, list[tuple[Any, ...]], bool]
 
 
-def core_for(data: bytes) -> Core:
+def core_for(data: bytes) -> Http1 | Http2:
     gate = Gate(Bound(NAME, 443, "https"), DECIDE)
     if data.startswith(PREFACE[:3]):
-        core = Http2(gate, lambda: 0.0)
+        core: Http1 | Http2 = Http2(gate, lambda: 0.0)
         core.upstream_data(frame(h2.SETTINGS, 0, 0))
         return core
     return Http1(gate, lambda: 0.0, connected=True)

@@ -193,7 +193,7 @@ def received(control: socket.socket) -> Iterator[Message]:
         yield from frames.feed(data)
 
 
-class Network:
+class NetworkProcess:
     """One gateway and the namespace that it serves."""
 
     def __init__(
@@ -343,7 +343,7 @@ def policy(server: DnsServer, *rules: HostRule, **more: object) -> Policy:
 
 def test_allowed_names_get_addresses_and_others_do_not_exist(outside) -> None:
     upstream = outside(DnsServer({}))
-    net = outside(Network(policy(upstream, host("ok.test"), host("*.wild.test")), [80]))
+    net = outside(NetworkProcess(policy(upstream, host("ok.test"), host("*.wild.test")), [80]))
     code, first = net.lookup("ok.test")
     assert (code, first) == (0, ["198.18.0.16"])
     assert net.lookup("OK.test", server="127.0.0.53") == (0, first)
@@ -364,7 +364,7 @@ def test_allowed_names_get_addresses_and_others_do_not_exist(outside) -> None:
 def test_names_over_tcp(outside) -> None:
     import dns.message
 
-    net = outside(Network(policy(outside(DnsServer({})), host("ok.test")), []))
+    net = outside(NetworkProcess(policy(outside(DnsServer({})), host("ok.test")), []))
     with net.connect("9.9.9.9", 53) as client:
         for name, code in (("ok.test", 0), ("no.test", 3)):
             query = dns.message.make_query(name, "A").to_wire()
@@ -383,7 +383,7 @@ def tcp(outside):
     """An echo server, a DNS server that names it ok.test, and a gateway for both."""
     server = outside(Server(echo))
     names = outside(DnsServer({"ok.test": ["127.0.0.1"], "big.test": ["127.0.0.1"]}))
-    net = outside(Network(policy(names, host("ok.test"), host("big.test"), LOOPBACK), [server.port, 80]))
+    net = outside(NetworkProcess(policy(names, host("ok.test"), host("big.test"), LOOPBACK), [server.port, 80]))
     net.port = server.port  # type: ignore[attr-defined]
     net.names = names  # type: ignore[attr-defined]
     return net
@@ -434,7 +434,7 @@ def test_a_server_that_speaks_first_needs_no_timer(outside) -> None:
 
     server = outside(Server(banner))
     names = outside(DnsServer({"ssh.test": ["127.0.0.1"]}))
-    net = outside(Network(policy(names, host("ssh.test"), LOOPBACK), [server.port]))
+    net = outside(NetworkProcess(policy(names, host("ssh.test"), LOOPBACK), [server.port]))
     with net.connect("ssh.test", server.port) as client:
         assert client.recv(100) == b"SSH-2.0-test\r\n"
         client.sendall(b"S")  # one byte that could be the start of an HTTP method is not held back
@@ -453,7 +453,7 @@ def test_half_close_passes_each_way(size, outside) -> None:
 
     server = outside(Server(digest))
     names = outside(DnsServer({"ok.test": ["127.0.0.1"]}))
-    net = outside(Network(policy(names, host("ok.test"), LOOPBACK), [server.port]))
+    net = outside(NetworkProcess(policy(names, host("ok.test"), LOOPBACK), [server.port]))
     data = os.urandom(size)
     with net.connect("ok.test", server.port) as client:
         client.sendall(data)
@@ -497,7 +497,7 @@ def test_a_reset_of_the_client_resets_the_server(outside) -> None:
 
     server = outside(Server(wait))
     names = outside(DnsServer({"ok.test": ["127.0.0.1"]}))
-    net = outside(Network(policy(names, host("ok.test"), LOOPBACK), [server.port]))
+    net = outside(NetworkProcess(policy(names, host("ok.test"), LOOPBACK), [server.port]))
     client = outside(net.connect("ok.test", server.port))
     assert client.recv(10) == b"hi"
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -514,7 +514,7 @@ def test_a_reset_of_the_server_resets_the_client(outside) -> None:
 
     server = outside(Server(reset))
     names = outside(DnsServer({"ok.test": ["127.0.0.1"]}))
-    net = outside(Network(policy(names, host("ok.test"), LOOPBACK), [server.port]))
+    net = outside(NetworkProcess(policy(names, host("ok.test"), LOOPBACK), [server.port]))
     client = net.connect("ok.test", server.port)
     client.sendall(b"\x01")
     assert_reset(client)
@@ -565,7 +565,7 @@ def test_host_internal_is_the_loopback_of_the_host(outside) -> None:
     server = outside(Server(echo))
     refused = outside(Server(echo))
     rules = Policy(connect=(PortRule(5432, server.port, ORIGIN),))
-    net = outside(Network(rules, [5432, refused.port]))
+    net = outside(NetworkProcess(rules, [5432, refused.port]))
     with net.connect("host.internal", 5432) as client:
         client.sendall(b"\x01")
         assert client.recv(10) == b"\x01"
@@ -641,7 +641,7 @@ def test_refused_connections_are_told_in_their_protocol(tcp) -> None:
 def test_a_name_for_an_inner_address_is_refused(address, outside) -> None:
     server = outside(Server(echo))
     names = outside(DnsServer({"trap.test": [address]}))
-    net = outside(Network(policy(names, host("trap.test")), [server.port]))
+    net = outside(NetworkProcess(policy(names, host("trap.test")), [server.port]))
     client = net.connect("trap.test", server.port)
     client.sendall(b"GET / HTTP/1.1\r\n\r\n")
     with client:
@@ -657,7 +657,7 @@ def test_a_constrained_name_never_becomes_raw(outside) -> None:
     server = outside(Server(echo))
     names = outside(DnsServer({"api.test": ["127.0.0.1"]}))
     rule = host("api.test", http=(HttpRule(("GET",), ("/v1",)),))
-    net = outside(Network(policy(names, rule, LOOPBACK), [server.port]))
+    net = outside(NetworkProcess(policy(names, rule, LOOPBACK), [server.port]))
     assert_reset(net.connect("api.test", server.port))
     assert net.event("AccessDenied")["reason"] == "not HTTP"
     assert names.asked == []
@@ -668,7 +668,7 @@ def test_a_failed_upstream_is_a_reset_or_a_502(kind, outside) -> None:
     port = free_port()
     table = {"down.test": ["127.0.0.1"]} if kind == "refused" else {}
     names = outside(DnsServer(table))
-    net = outside(Network(policy(names, host("down.test"), LOOPBACK), [port]))
+    net = outside(NetworkProcess(policy(names, host("down.test"), LOOPBACK), [port]))
     with net.connect("down.test", port) as client:
         client.sendall(b"GET / HTTP/1.1\r\n\r\n")
         answer = client.recv(4096)
@@ -684,7 +684,7 @@ def test_a_failed_upstream_is_a_reset_or_a_502(kind, outside) -> None:
 def test_the_next_address_is_tried(outside) -> None:
     server = outside(Server(echo, "127.0.0.2"))
     names = outside(DnsServer({"two.test": ["127.0.0.3", "127.0.0.2"]}))
-    net = outside(Network(policy(names, host("two.test"), LOOPBACK), [server.port]))
+    net = outside(NetworkProcess(policy(names, host("two.test"), LOOPBACK), [server.port]))
     with net.connect("two.test", server.port) as client:
         client.sendall(b"\x01")
         assert client.recv(10) == b"\x01"
@@ -698,7 +698,7 @@ def test_the_upload_limit_ends_the_connection(outside) -> None:
     server = outside(Server(echo))
     names = outside(DnsServer({"ok.test": ["127.0.0.1"]}))
     rules = policy(names, host("ok.test"), LOOPBACK, limits=Limits(upload=100_000))
-    net = outside(Network(rules, [server.port]))
+    net = outside(NetworkProcess(rules, [server.port]))
     with net.connect("ok.test", server.port) as client:
         client.sendall(bytes(60_000))
         assert len(client.recv(60_000, socket.MSG_WAITALL)) == 60_000
@@ -715,7 +715,7 @@ def test_the_upload_limit_ends_the_connection(outside) -> None:
 def test_the_connection_limit_resets_what_is_too_much(outside) -> None:
     server = outside(Server(echo))
     names = outside(DnsServer({"ok.test": ["127.0.0.1"]}))
-    net = outside(Network(policy(names, host("ok.test"), LOOPBACK), [server.port], limits={"connections": 2}))
+    net = outside(NetworkProcess(policy(names, host("ok.test"), LOOPBACK), [server.port], limits={"connections": 2}))
     held = [outside(net.connect("ok.test", server.port)) for _ in range(2)]
     for client in held:
         client.sendall(b"\x01")
@@ -732,14 +732,14 @@ def test_the_connection_limit_resets_what_is_too_much(outside) -> None:
 
 
 def test_a_name_over_the_limit_takes_the_place_of_the_oldest_and_no_address_is_used_twice(outside) -> None:
-    net = outside(Network(policy(outside(DnsServer({})), host("*.w.test")), [], limits={"names": 2}))
+    net = outside(NetworkProcess(policy(outside(DnsServer({})), host("*.w.test")), [], limits={"names": 2}))
     answers = [net.lookup(f"n{number}.w.test") for number in (0, 1, 2, 0)]
     assert [code for code, _addresses in answers] == [0, 0, 0, 0]
     assert len({address for _code, addresses in answers for address in addresses}) == 4
 
 
 def test_repeated_refusals_are_one_event_with_a_count(outside) -> None:
-    net = outside(Network(policy(outside(DnsServer({}))), []))
+    net = outside(NetworkProcess(policy(outside(DnsServer({}))), []))
     for _ in range(50):
         assert net.lookup("no.test")[0] == 3
     net.stop()
@@ -751,7 +751,7 @@ def test_without_a_reader_refusals_and_totals_are_told(outside) -> None:
     """What is told is all that the session shows when no events are written."""
     server = outside(Server(echo))
     names = outside(DnsServer({"ok.test": ["127.0.0.1"]}))
-    net = outside(Network(policy(names, host("ok.test"), LOOPBACK), [server.port], verbose=False))
+    net = outside(NetworkProcess(policy(names, host("ok.test"), LOOPBACK), [server.port], verbose=False))
     with net.connect("ok.test", server.port) as client:
         client.sendall(b"\x00ping")
         assert client.recv(100) == b"\x00ping"
@@ -765,7 +765,7 @@ def test_without_a_reader_refusals_and_totals_are_told(outside) -> None:
 
 def test_lost_events_are_counted_and_said(outside) -> None:
     """Nobody reads the control socket while far more happens than the queue holds."""
-    net = outside(Network(policy(outside(DnsServer({}))), []))
+    net = outside(NetworkProcess(policy(outside(DnsServer({}))), []))
     import dns.message
 
     total = 30_000
@@ -797,7 +797,7 @@ def test_udp_is_relayed_per_flow(family, outside) -> None:
         names = outside(DnsServer({"udp.test": ["127.0.0.1"], "shut.test": ["127.0.0.1"]}))
         rule = host("udp.test", PortRange("udp", port, port))
         net = outside(
-            Network(
+            NetworkProcess(
                 policy(
                     names,
                     rule,
@@ -841,7 +841,7 @@ def test_what_lies_in_the_sockets_at_the_end_is_taken(outside) -> None:
         port = server.getsockname()[1]
         names = outside(DnsServer({"udp.test": ["127.0.0.1"]}))
         net = outside(
-            Network(
+            NetworkProcess(
                 policy(
                     names,
                     host("udp.test", PortRange("udp", port, port)),
@@ -882,7 +882,7 @@ def test_what_is_left_after_that_is_counted(outside) -> None:
     """More than the process takes in its time: each datagram and each connection is told, or counted as lost."""
     port = 5000
     names = outside(DnsServer({}))
-    net = outside(Network(policy(names, host("udp.test", PortRange("udp", port, port))), [8080], udp=[port]))
+    net = outside(NetworkProcess(policy(names, host("udp.test", PortRange("udp", port, port))), [8080], udp=[port]))
     net.process.send_signal(signal.SIGSTOP)
     sent = 0
     for _ in range(20):
@@ -946,7 +946,7 @@ def test_connect_proxy_gets_the_name(outside) -> None:
     asked: list[bytes] = []
     proxy = outside(Server(connect_proxy(asked)))
     rules = Policy(allow=(host("far.test"),), upstream_proxy=f"http://u:p%3Aw@127.0.0.1:{proxy.port}")
-    net = outside(Network(rules, [7777]))
+    net = outside(NetworkProcess(rules, [7777]))
     with net.connect("far.test", 7777) as client:
         assert client.recv(6, socket.MSG_WAITALL) == b"banner"
         client.sendall(b"\x01x")
@@ -959,7 +959,7 @@ def test_a_proxy_that_refuses_is_a_failed_upstream(outside) -> None:
     proxy = outside(Server(connect_proxy([])))
     rules = Policy(allow=(host("far.test"),), upstream_proxy="env")
     environ = {"HTTPS_PROXY": f"http://127.0.0.1:{proxy.port}", "NO_PROXY": "near.test"}
-    net = outside(Network(rules, [7777], environ=environ))
+    net = outside(NetworkProcess(rules, [7777], environ=environ))
     assert_reset(net.connect("far.test", 7777))
     assert "407" in net.event("ConnectionClosed")["error"]
 
@@ -968,7 +968,7 @@ def test_socks_proxy_gets_the_name(outside) -> None:
     asked: list[bytes] = []
     proxy = outside(Server(socks_proxy(asked)))
     rules = Policy(allow=(host("far.test"),), upstream_proxy=f"socks5://127.0.0.1:{proxy.port}")
-    net = outside(Network(rules, [7777]))
+    net = outside(NetworkProcess(rules, [7777]))
     with net.connect("far.test", 7777) as client:
         assert client.recv(6, socket.MSG_WAITALL) == b"banner"
         client.sendall(b"\x01x")
@@ -980,7 +980,7 @@ def test_socks_proxy_gets_the_name(outside) -> None:
 
 
 def test_it_ends_when_the_session_does(outside) -> None:
-    net = outside(Network(policy(outside(DnsServer({}))), []))
+    net = outside(NetworkProcess(policy(outside(DnsServer({}))), []))
     net.control.shutdown(socket.SHUT_WR)
     assert net.process.wait(60) == 0
 

@@ -26,7 +26,7 @@ from membrane.policy.model import Allow
 from membrane.policy.url_paths import canonical_path
 
 if TYPE_CHECKING:
-    from membrane.gateway.http.exchange import Command, Core
+    from membrane.gateway.http.exchange import Command
 
 
 def _load_fuzz() -> Any:
@@ -289,7 +289,7 @@ def test_both_decoders_agree_about_any_octets(blocks: list[bytes]) -> None:
 def test_what_the_client_of_http2_gets_is_well_formed_whatever_is_refused_in_between(seed: int, step: int) -> None:
     """Frames of the server keep their order and content; ours stand between them, never within."""
     dice = random.Random(seed)
-    core: Core = Http2(Gate(Bound(fuzz.NAME, 443, "https"), fuzz.DECIDE), lambda: 0.0)
+    core = Http2(Gate(Bound(fuzz.NAME, 443, "https"), fuzz.DECIDE), lambda: 0.0)
     client, server = hpack.Encoder(), hpack.Encoder()
     down = b""
 

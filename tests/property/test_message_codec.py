@@ -72,7 +72,7 @@ FIELDS: dict[tuple[type[Message], str], st.SearchStrategy[Any]] = {  # whose typ
     (gateway.Asked, "client"): st.none() | PLAIN,
 }
 ROWS = [(table, kind) for table in TABLES for kind in table.kinds]
-PAIRS = {  # fields of the same length
+PAIRS: dict[type[Message], Any] = {  # fields of the same length
     host.Trees: [("keys", "trees")],
     host.NetworkSockets: [("roles", "sockets")],
     host.ReadsWatched: [("watches", "files")],
@@ -88,7 +88,8 @@ few = settings(
 
 @st.composite
 def some(draw: st.DrawFn, kind: type[Message]) -> Message:
-    fields = {name: draw(FIELDS.get((kind, name), VALUES[field])) for name, field in kind.__annotations__.items()}
+    named = kind.__annotations__.items()
+    fields: dict[str, Any] = {name: draw(FIELDS.get((kind, name), VALUES[field])) for name, field in named}
     for group in PAIRS.get(kind, ()):
         least = min(len(fields[name]) for name in group)
         fields |= {name: fields[name][:least] for name in group}

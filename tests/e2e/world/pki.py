@@ -57,7 +57,7 @@ class Authority:
 
         def choose(connection: ssl.SSLSocket, name: str | None, _: ssl.SSLContext) -> None:
             connection.context = self.context(name or default)
-            connection.world_sni = name or ""  # type: ignore[attr-defined]  for the journal
+            connection.world_sni = name or ""  # type: ignore[attr-defined]  # for the journal
 
         context.sni_callback = choose
         path = self.directory / "any.pem"

@@ -76,8 +76,9 @@ def door() -> Iterator[Door]:
     with tempfile.TemporaryDirectory() as place:
         made = Door(Path(place))
         yield made
-        for each in (made.listener, *made.channels):
-            each.close()
+        made.listener.close()
+        for channel in made.channels:
+            channel.close()
         for process in made.processes:
             if process.poll() is None:
                 process.kill()

@@ -233,7 +233,7 @@ def test_a_question_that_closes_the_sandbox_is_a_no(asynchronous: bool) -> None:
 
 def test_closing_by_a_question_in_the_same_loop_is_refused() -> None:
     made: list[Asked] = []
-    errors: list[Exception] = []
+    errors: list[Any] = []
 
     async def ask(_question: object) -> Answer:
         try:

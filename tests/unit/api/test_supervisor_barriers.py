@@ -70,7 +70,7 @@ class Asked(supervisor.Supervisor):
         self.lacks: list[str] = []
         self.started = 0
         process: Any = Process()
-        self.command = supervisor._Command(process)
+        self.command: Any = supervisor._Command(process)
         client: Any = type("Client", (), {"commands": {}, "gone": False})()
         self.command.client = client
         self._commands[self.command.channel] = self.command

@@ -104,8 +104,10 @@ def test_there_are_no_more_clients_than_stated(place: Path, monkeypatch: pytest.
         programs[0].recv(1, socket.MSG_DONTWAIT)
     door._on_door()  # nobody is there: nothing happens
     assert len(door._clients) == 2
-    for each in (*programs, door._door, *(client.channel for client in door._clients.values())):
-        each.close()
+    for program in (*programs, door._door):
+        program.close()
+    for client in door._clients.values():
+        client.channel.close()
 
 
 class Asked(supervisor.Supervisor):

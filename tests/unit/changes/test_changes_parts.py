@@ -311,10 +311,10 @@ def test_any_selection_in_turns_ends_with_the_whole_file(
         with engine(made) as each:
             if not each.changes():
                 break
-            texts = each.texts(one(each, "text"))
-            some = data.draw(st.sets(st.sampled_from(hunks.cut(*texts))))
+            base, changed = each.texts(one(each, "text"))
+            some = data.draw(st.sets(st.sampled_from(hunks.cut(base, changed))))
             each.apply(hunks={"text": some})
-            assert (made.base / "text").read_bytes() == hunks.chosen(*texts, some)
+            assert (made.base / "text").read_bytes() == hunks.chosen(base, changed, some)
     with engine(made) as each:
         each.apply()
         assert each.changes() == [] and (made.base / "text").read_bytes() == b"".join(new)

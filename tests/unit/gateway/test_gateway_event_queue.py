@@ -163,7 +163,8 @@ def test_the_fast_lines_are_the_slow_lines() -> None:
     ):
         queue = EventQueue(nasty, Clock())
         queue.emit(event)
-        ((message),) = messages(queue)
+        (message,) = messages(queue)
+        assert isinstance(message, Lines)
         assert message.text.decode() == json.dumps(encode(event, time=stamp(Clock.now), session=nasty, seq=0)) + "\n"
 
 

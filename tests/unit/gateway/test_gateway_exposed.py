@@ -87,7 +87,8 @@ class Rig:
     def close(self) -> None:
         self.exposed.close()
         self.reactor.close()
-        for each in (*self.clients, self.launcher, self.factory, self.server, self.listener):
+        ends: list[Any] = [*self.clients, self.launcher, self.factory, self.server, self.listener]
+        for each in ends:
             each.close()
 
 

@@ -394,7 +394,8 @@ def test_options() -> None:
     assert got.extra_ca == ("/srv/project/ca.pem",)
     assert (got.expose[0].inside, got.expose[0].outside) == (80, 8080)
     assert got.trace.mode == "off"
-    assert {rule.origin.level for rule in (*got.allow, *got.deny, *got.paths, *got.env)} == {"command line"}
+    rules: list[Any] = [*got.allow, *got.deny, *got.paths, *got.env]
+    assert {rule.origin.level for rule in rules} == {"command line"}
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def shown(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(map(shown, value))
     if isinstance(value, Binding):
-        return Binding(*map(shown, (value.rule, value.mechanism, value.status)), value.read_back)
+        return Binding(shown(value.rule), shown(value.mechanism), shown(value.status), value.read_back)
     kept = plain(value)
     return kept["text"] + "..." if isinstance(kept, dict) and "truncated" in kept else kept
 

@@ -46,7 +46,7 @@ class Session:
         self.can_join = True
         plan = SimpleNamespace(workspace="/w", cwd="/w", environment=())
         tools: Any = (self.handlers.__setitem__, self.handlers.pop, lambda _fd: None)
-        self.door = joined.Door(self.listening, self, None, plan, *tools, lambda: None)  # type: ignore[arg-type]
+        self.door = joined.Door(self.listening, self, None, plan, *tools, lambda: None)  # type: ignore[arg-type, call-arg]
 
     def join(self) -> tuple[int, int]:
         if not self.can_join:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import botocore.auth
-import botocore.awsrequest
 import botocore.credentials
 import hpack
 import pytest
+from botocore.awsrequest import AWSRequest as Request
 
 from membrane.gateway.http import frames as h2
 from membrane.gateway.http.credentials import Destination, Secret, Vault
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 KEY_ID, SECRET = "AKIAREALREALREALREAL", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYREALKEY000"
 SHOWN_ID, SHOWN_SECRET = "AKIASHOWNSHOWNSHOWNQ", "aBcdefGhiJKLM/N0PQRST+uVwXyzABCDEFGHI111"
 TOKEN, SHOWN_TOKEN = "FwoGZXIvREALREALREAL000", "QwoGZXIvSHOWNSHOWN00111"
-Request = botocore.awsrequest.AWSRequest
 
 
 HEAD = (

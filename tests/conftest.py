@@ -143,6 +143,29 @@ def _directories_above_keep_their_modes(tmp_path_factory: pytest.TempPathFactory
     assert [(each, each.stat().st_mode) for each in base.parents] == before
 
 
+def _settings() -> dict[str, bytes]:
+    """What sysctl(8) sets for the whole machine; the number of the last process changes by itself."""
+    out = {}
+    for top in ("fs", "kernel", "user", "vm"):
+        for directory, _, names in os.walk(f"/proc/sys/{top}"):
+            for path in (f"{directory}/{name}" for name in names if name != "ns_last_pid"):
+                try:
+                    if os.stat(path).st_mode & 0o222:
+                        with open(path, "rb") as file:
+                            out[path] = file.read()
+                except OSError:
+                    pass  # is written only, or is not there for this machine
+    return out
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _settings_of_the_machine_stay() -> Iterator[None]:
+    """The control of an attack is root on the machine, and would change them for good (or another worker's)."""
+    before = _settings() if os.geteuid() == 0 else {}
+    yield
+    assert not before or _settings() == before
+
+
 @pytest.fixture(autouse=True)
 def _floods_and_others_take_turns(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory

@@ -25,11 +25,15 @@ ABOUT = "/anything/about"
 IP_OF_H = names.address(H)
 IP_OF_GITHUB = names.address("github.com")
 
+# As ssh(1) does: it says its own version and waits for the server's, which does not wait for it (RFC 4253 section 4.2).
 READ_BANNER = """
 import socket, sys
-sock = socket.create_connection((sys.argv[1], 22), timeout=60)
-sock.settimeout(60)
-banner = sock.recv(64)
+try:
+    sock = socket.create_connection((sys.argv[1], 22), timeout=60)
+    sock.sendall(b"SSH-2.0-Client_1.0\\r\\n")
+    banner = sock.recv(64)
+except ConnectionError as error:
+    banner = type(error).__name__.encode()
 print(banner)
 sys.exit(0 if banner.startswith(b"SSH-2.0-") else 1)
 """

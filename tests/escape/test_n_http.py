@@ -118,7 +118,7 @@ def test_n26_to_n38_what_the_origin_never_sees(net: Net, secure: bool) -> None:
     # Who is asked what is no request may keep the connection open: after two seconds it is no answer.  Several wait.
     script = RAW + f"attempt('control', lambda: speak({[OK + CLOSE]!r}, {secure}))\n"
     script += f"attacks = {ATTACKS!r}\nfrom concurrent.futures import ThreadPoolExecutor\n"
-    script += "def one(name): attempt(name, lambda: speak(attacks[name], %r, wait=2))\n" % secure
+    script += f"def one(name): attempt(name, lambda: speak(attacks[name], {secure}, wait=2))\n"
     script += "with ThreadPoolExecutor(16) as pool: list(pool.map(one, attacks))\n"
     outside = net.control(script)
     # Positive control: what the origin reads when nobody stands before it.

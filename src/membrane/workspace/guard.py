@@ -36,7 +36,15 @@ from .aside import open_up, put_aside, put_back, quarantine
 from .below import open_file
 from .beside import seen
 from .effort import Effort
-from .judge import LONGEST_PATH, UNANSWERED, Holder, is_only_for_now, judge, pointer_target, tree_row
+from .judge import (
+    LONGEST_PATH,
+    UNANSWERED,
+    Holder,
+    is_only_for_now,
+    judge,
+    pointer_target,
+    tree_row,
+)
 from .protect import BY_LAYOUT, GIT, GIT_NAMES, KIND, LARGEST_READ, LAYOUT, fold, is_git_layout
 from .scan import rescan
 from .sockets import Appeared

@@ -22,7 +22,8 @@ from world.box import Box
 from world.inspected import network_process
 
 import membrane
-from membrane.run.gateway import END
+from membrane.run import gateway
+from membrane.tracer import process as tracer
 
 SCRIPT = """
 import socket, sys
@@ -34,17 +35,55 @@ print("up", flush=True)
 sys.stdin.readline()
 sys.exit(int(sys.argv[1]))
 """
-NO_END = f"it did not end within {END:g} s and was killed"
+SOON = 1.0  # seconds that are waited for a process which was stopped, and so never comes to its end
+NO_END = f"it did not end within {SOON:g} s and was killed"
 PIPES: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
 
 
-def ended(box: Box, mode: str = "auto", *, status: int, stopped: bool) -> tuple[subprocess.Popen[bytes], str]:
-    """A run whose gateway is stopped, or not, when its command ends: the run and its stderr."""
-    box.allow("example.com:80", trace={"mode": mode})
-    argv = (f"--events={box.events_path}", "--", "python3", "-c", SCRIPT, str(status))
-    run = box.popen(*argv, **PIPES)
-    assert run.stdin and run.stdout
+def changed(directory: Path, module: str, before: str, after: str) -> list[str]:
+    """A copy of the package in which one place reads differently; what runs it."""
+    shutil.copytree(Path(membrane.__file__).parent, directory / "membrane")
+    path = directory / "membrane" / module
+    text = path.read_text()
+    assert text.count(before) == 1, text.count(before)
+    path.write_text(text.replace(before, after))
+    # The gateway takes its interpreter from here: that of the virtual environment would find the original.
+    program = (
+        f"import os, sys; sys.path.insert(0, {str(directory)!r}); sys.executable = os.path.realpath(sys.executable); "
+    )
+    program += "from membrane.ui.cli import main; sys.exit(main(sys.argv[1:]))"
+    return [sys.executable, "-c", program]
+
+
+def soon(directory: Path, module: str, bound: float) -> list[str]:
+    """The program, but that it waits ``SOON`` where ``END`` of ``module`` is a bound for slow machines."""
+    return changed(directory, module, f"\nEND = {bound}  # seconds", f"\nEND = {SOON}  # seconds")
+
+
+@pytest.fixture(scope="module")
+def soon_for_gateway(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    return soon(tmp_path_factory.mktemp("copy"), "run/gateway.py", gateway.END)
+
+
+def started(box: Box, argv: list[str], *command: str) -> subprocess.Popen[bytes]:
+    """``argv`` runs ``command``, which says ``up`` and reads a line."""
+    run = box.world.popen(
+        [*argv, f"--events={box.events_path}", "--", *command],
+        cwd=box.workspace,
+        env=box.environment(),
+        **PIPES,
+    )
+    assert run.stdout
     assert run.stdout.readline() == b"up\n"
+    return run
+
+
+def ended(
+    box: Box, argv: list[str], mode: str = "auto", *, status: int, stopped: bool
+) -> tuple[subprocess.Popen[bytes], str]:
+    """A run by ``argv`` whose gateway is stopped, or not, when its command ends: the run and its stderr."""
+    box.allow("example.com:80", trace={"mode": mode})
+    run = started(box, argv, "python3", "-c", SCRIPT, str(status))
     if stopped:
         os.kill(network_process(run.pid), signal.SIGSTOP)
     _out, errors = run.communicate(b"\n", timeout=PATIENCE)
@@ -55,9 +94,9 @@ def last(box: Box) -> dict[str, Any]:
     return box.events()[-1]
 
 
-def test_a_network_process_that_does_not_come_to_its_end_is_told(box: Box) -> None:
-    """``dataplane`` waits, kills, and says it: on stderr, in an event, in the summary, by ``verify``, in the end."""
-    run, errors = ended(box, status=3, stopped=True)
+def test_a_network_process_that_does_not_come_to_its_end_is_told(box: Box, soon_for_gateway: list[str]) -> None:
+    """``run.gateway`` waits, kills, and says it: on stderr, in an event, in the summary, by ``verify``, in the end."""
+    run, errors = ended(box, soon_for_gateway, status=3, stopped=True)
     assert run.returncode == 3
     assert f"the record is incomplete: network: {NO_END}" in errors
     (lost,) = [event for event in box.events("EventsLost") if event["cause"]]
@@ -74,7 +113,7 @@ def test_a_network_process_that_does_not_come_to_its_end_is_told(box: Box) -> No
 
 
 def test_control_a_whole_end(box: Box) -> None:
-    run, errors = ended(box, status=3, stopped=False)
+    run, errors = ended(box, box.argv(), status=3, stopped=False)
     assert run.returncode == 3 and "incomplete" not in errors
     assert not box.events("EventsLost") and last(box)["incomplete"] == []
     assert len(box.events("ConnectionClosed")) == 1
@@ -85,13 +124,15 @@ def test_control_a_whole_end(box: Box) -> None:
 
 
 @pytest.mark.parametrize("status", [0, 3])
-def test_where_the_record_is_required_the_exit_status_says_so(box: Box, status: int) -> None:
+def test_where_the_record_is_required_the_exit_status_says_so(
+    box: Box, soon_for_gateway: list[str], status: int
+) -> None:
     """Also when the command failed by itself: its status is on stderr."""
-    run, errors = ended(box, "required", status=status, stopped=True)
+    run, errors = ended(box, soon_for_gateway, "required", status=status, stopped=True)
     assert run.returncode == 125
     assert f"trace.mode is required and the record is incomplete; the command's status was {status}" in errors
     assert last(box)["exit_code"] == 125
-    run, errors = ended(box, "required", status=status, stopped=False)
+    run, errors = ended(box, box.argv(), "required", status=status, stopped=False)
     assert run.returncode == status and "incomplete" not in errors
 
 
@@ -105,21 +146,6 @@ def test_a_record_of_which_the_last_event_is_missing_is_not_called_whole(box: Bo
         path.unlink()
     verified = box.run("trace", "verify")
     assert verified.returncode == 1 and f"{tracer.stem}: it has no files" in verified.stdout
-
-
-def planted(directory: Path, module: str, before: str, line: str) -> list[str]:
-    """A copy of the package with a defect in it; what runs it."""
-    shutil.copytree(Path(membrane.__file__).parent, directory / "membrane")
-    path = directory / "membrane" / module
-    text = path.read_text()
-    assert text.count(before) == 1, text.count(before)
-    path.write_text(text.replace(before, before + line))
-    # The gateway takes its interpreter from here: that of the virtual environment would find the original.
-    program = (
-        f"import os, sys; sys.path.insert(0, {str(directory)!r}); sys.executable = os.path.realpath(sys.executable); "
-    )
-    program += "from membrane.ui.cli import main; sys.exit(main(sys.argv[1:]))"
-    return [sys.executable, "-c", program]
 
 
 CONNECT = """
@@ -139,7 +165,7 @@ def test_a_defect_in_the_network_process_is_told(box: Box, tmp_path: Path) -> No
     box.allow("example.com:80", "example.com:443")
     head = '        """Decide about a captured connection to ``address``, and start to dial."""\n'
     line = "        if port == 443:\n            raise RuntimeError('planted: a secret of somebody')\n"
-    argv = planted(tmp_path / "copy", "gateway/relay.py", head, line)
+    argv = changed(tmp_path / "copy", "gateway/relay.py", head, head + line)
     command = [f"--events={box.events_path}", "--", "python3", "-c", CONNECT, "443", "80"]
     done = box.outside(*argv, *command, timeout=PATIENCE)
     assert done.returncode == 0, done
@@ -238,9 +264,7 @@ def test_a_refused_datagram_as_the_last_act_is_told(box: Box) -> None:
 
 def test_a_network_process_that_is_killed_in_the_middle_leaves_no_whole_record(box: Box) -> None:
     box.allow("example.com:80")
-    run = box.popen(f"--events={box.events_path}", "--", "python3", "-c", SCRIPT, "0", **PIPES)
-    assert run.stdout
-    assert run.stdout.readline() == b"up\n"
+    run = started(box, box.argv(), "python3", "-c", SCRIPT, "0")
     os.kill(network_process(run.pid), signal.SIGKILL)
     run.wait(timeout=PATIENCE)  # before stdin is closed, at which the command ends by itself
     _out, errors = run.communicate(timeout=PATIENCE)
@@ -249,11 +273,10 @@ def test_a_network_process_that_is_killed_in_the_middle_leaves_no_whole_record(b
     assert box.run("trace", "verify").returncode == 1
 
 
-def test_a_tracer_that_does_not_come_to_its_end_is_told(box: Box) -> None:
+def test_a_tracer_that_does_not_come_to_its_end_is_told(box: Box, tmp_path: Path) -> None:
     """It is stopped when the command ends, which makes no call that it is asked about any more."""
-    run = box.popen(f"--events={box.events_path}", "--", "sh", "-c", "echo up; read line", **PIPES)
-    assert run.stdout
-    assert run.stdout.readline() == b"up\n"
+    argv = soon(tmp_path / "copy", "tracer/process.py", tracer.END)
+    run = started(box, argv, "sh", "-c", "echo up; read line")
     os.kill(_tracer(run.pid), signal.SIGSTOP)
     _out, errors = run.communicate(b"\n", timeout=PATIENCE)
     assert run.returncode == 125 and b"the tracer ended without its last word" in errors

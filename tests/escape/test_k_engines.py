@@ -211,7 +211,7 @@ def test_K67_podman_runs_and_builds(engines: Box, server: int) -> None:
 COMPOSE = """
 version: "3"
 services:
-  web: {image: box, command: httpd -f -h /etc}
+  web: {image: box, command: httpd -f -h /etc, stop_signal: SIGKILL}
   job:
     build: .
     depends_on: [web]

@@ -201,9 +201,18 @@ def test_odd_queries(net: Net, over: str) -> None:
     net.allow("example.com")
     packets = {name: packet.hex() for name, packet in ODD.items()}
     script = f"""
+def first_answer(packet, mark=b"\\x99\\x99"):
+    "That of the packet, or of the query behind it: then there was none."
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.settimeout(60)
+        sock.connect(("9.9.9.9", 53))
+        sock.send(packet)
+        sock.send(mark + query("example.com")[2:])
+        answer = sock.recv(65535)
+        return b"" if answer[:2] == mark else answer
 for name, packet in {packets!r}.items():
     both = lambda answer: [code(answer), records(answer)] if answer else "closed"
-    attempt(name, lambda: both({over}(bytes.fromhex(packet), seconds=20 if name in {ANSWERED!r} else 1)))
+    attempt(name, lambda: both({"first_answer" if over == "ask" else over}(bytes.fromhex(packet))))
     attempt(name + ", then", lambda: [code(ask(query("example.com"))), code(ask_tcp(query("example.com")))])
 """
     found = net.attack(script)

@@ -339,9 +339,7 @@ def mutated():
     return bytes(data)
 dns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 fakes = {p: socket.getaddrinfo("example.com", p, socket.AF_INET)[0][4][0] for p in (80, 443)}
-until, rounds = time.monotonic() + 12, 0
-while time.monotonic() < until:
-    rounds += 1
+for _ in range(2000):
     dns.sendto(mutated()[:60000], ("9.9.9.9", 53))
     for host, port in ((fakes[443], 443), (fakes[80], 22), ("93.184.216.12", 443), ("9.9.9.9", 53)):
         sock = socket.socket()
@@ -357,7 +355,6 @@ while time.monotonic() < until:
         except OSError:
             pass
         sock.close()
-say("rounds", rounds)
 # The origins may still hold as many connections of the storm as the gateway admits: more are refused.
 until, calm = time.monotonic() + 60, False
 while not calm and time.monotonic() < until:
@@ -371,7 +368,6 @@ attempt("resolver", lambda: [code(ask(query("example.com"))), code(ask_tcp(query
     done = net.inside(script, "--debug")
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.strip().splitlines()[-1])
-    assert found.pop("rounds") > 100
     assert found == {"then": "200", "resolver": [0, 0]}
     assert "Traceback" not in done.stderr
     assert not any("crash" in event for event in net.events())

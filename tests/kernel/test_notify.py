@@ -13,6 +13,7 @@ import mmap
 import os
 import pickle
 import select
+import signal
 import socket
 import stat
 import struct
@@ -28,6 +29,7 @@ from children import outcome, unshare
 from membrane.host import notify, seccomp
 from membrane.host import syscalls as sc
 from membrane.policy.model import Policy
+from membrane.tracer import process
 from membrane.tracer.notify import Notifications
 from membrane.tracer.process import Scope
 
@@ -644,3 +646,19 @@ def test_a_view_resolves_as_the_kernel_does(workspace: Path) -> None:
     os.symlink("/a", workspace / "rooted")
     place = view_root.resolve(os.getpid(), b"/", b"rooted/../../b", follow=True)
     assert place.status is None  # a link's "/" is the root of the view, and ".." does not leave it
+
+
+def test_a_tracer_that_does_not_come_to_its_end_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second wait would take an hour."""
+    scope = Scope("s", Policy(), "/", (), os.geteuid(), os.getegid(), (), False)
+    tracer = process.Tracer(scope, live=False, store=None, take=lambda _line: None)
+    os.kill(tracer.pid, signal.SIGSTOP)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(process, "END", 0.1)
+            assert not tracer.finish()
+        monkeypatch.setattr(process, "END", 3600.0)
+        assert not tracer.finish()
+    finally:
+        assert not tracer.stop()
+    assert tracer.pid == 0

@@ -107,15 +107,18 @@ MAY_BE_REFUSED_ALREADY: dict[str, Attempt] = {
 def results(
     attempts: dict[str, tuple[Callable[[], object], str]], *, filtered: bool, nested: bool = False
 ) -> dict[str, str]:
-    """Each attempt in a child of its own with all capabilities over its namespaces."""
+    """Each attempt in a child of its own with all capabilities over the namespaces that all of them share."""
 
-    def body(attempt: Callable[[], object]) -> str:
-        unshare(sc.CLONE_NEWNS | sc.CLONE_NEWNET | sc.CLONE_NEWUTS)
+    def one(attempt: Callable[[], object]) -> str:
         if filtered:
             install(nested=nested)
         return outcome(attempt)
 
-    return {name: run(partial(body, attempt)) for name, (attempt, _) in attempts.items()}
+    def body() -> dict[str, str]:
+        unshare(sc.CLONE_NEWNS | sc.CLONE_NEWNET | sc.CLONE_NEWUTS)
+        return {name: run(partial(one, attempt)) for name, (attempt, _) in attempts.items()}
+
+    return run(body)
 
 
 def install(*, nested: bool = False) -> None:

@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-Reads with ``reading``, joins with ``joining``, converts with the pure modules ``tracee`` and ``formats``, writes lines.
+Reads with ``reader``, joins with ``joining``, converts with the pure modules of ``formats``, writes lines.
 A file appears under its name when it is whole.
 """
 
@@ -19,7 +19,12 @@ from .formats import otlp, tracee_json
 from .reader import Follower, Record
 from .recorded import Recorded
 
-FORMATS = ("tracee", "events", "ocsf", "otlp")
+FORMATS: dict[str, Callable[[Iterable[Recorded]], Iterable[dict[str, Any]]]] = {
+    "tracee": tracee_json.convert,
+    "events": lambda events: (each.data for each in events),
+    "ocsf": otlp.ocsf,
+    "otlp": otlp.otlp,
+}
 POLL = 0.2  # seconds between two looks at a record that is written
 
 
@@ -29,13 +34,7 @@ def lines(events: Iterable[Recorded], form: str) -> Iterator[str]:
     Raises:
         KeyError: there is no such format.
     """
-    makers: dict[str, Callable[[Iterable[Recorded]], Iterable[dict[str, Any]]]] = {
-        "tracee": tracee_json.convert,
-        "events": lambda events: (each.data for each in events),
-        "ocsf": otlp.ocsf,
-        "otlp": otlp.otlp,
-    }
-    for item in makers[form](events):
+    for item in FORMATS[form](events):
         yield json.dumps(item)
 
 

@@ -346,29 +346,7 @@ class Boundary(ABC):
         operations: list[MountOp] = []
         if self.plan.trust:
             operations += self._trust(facts)
-        for warning in (*facts.file_warnings, *self.prepared.warnings):
-            say(f"warning: {escape(warning)}")
-        for note in self.prepared.layers.notes:
-            self._warn_once(note)
-        if not self.options.quiet:
-            for note in self.prepared.notes:
-                say(escape(note))
-        able = in_initial_user_namespace() and effective_capabilities() >> CAP_SYS_ADMIN & 1
-        if not facts.uid and not facts.root and able:
-            self._warn(
-                "the command runs as uid 0 itself: the file system of the workspace or of membrane's own state "
-                "(overlayfs, a network's) takes no id maps, so files that only root may read are open to it"
-            )
-        above = git_root(facts.workspace)
-        if above not in ("", facts.workspace, facts.home) and not self._sees(above, facts):
-            helps = f"cd {above}"
-            if os.path.isdir(f"{above}/.git"):
-                rows = f"mounts: [{{path: {above}}}, {{path: {above}/.git, mode: rw}}]"
-                helps += f", or with its other files, none hidden, read-only: {rows}"
-            self._warn_once(
-                f"{facts.workspace} is a directory of the repository {above}, which is not in the view: git does not "
-                f"work in it. {helps} (this is said once)"
-            )
+        self._say_what_was_found(facts)
         roots = self._writable_roots(facts)
         from ..workspace import origins  # while the view is made
 
@@ -426,36 +404,7 @@ class Boundary(ABC):
         cell.fill(operations, self.plan.environment)
         if not self.plan.trust:
             self._take_sockets(facts, b"")
-        from ..host.unixsockets import Table
-        from ..workspace.guard import Guard  # while the view is made
-
-        table = Table(self._tables.pop()) if self._tables else None
-        for (root, found), empty in zip(scans, empties, strict=True):
-            if masks is not None and changes is not None and root == reviewed:
-                from ..changes.late import Late
-
-                self.guards.append(Late(root, found, masks, changes.uppers, mask=cell.hide, table=table))
-                continue
-            self.guards.append(
-                Guard(
-                    root,
-                    found,
-                    shown="" if root == facts.workspace else root + "/",
-                    store=os.path.join(facts.state, "quarantine", self.id),
-                    mask=cell.hide,
-                    report=self.log.add,
-                    table=table,
-                    empty=empty,
-                    tips=tips[root],
-                    places=self._addresses,
-                )
-            )
-        if elsewhere is not None and changes is not None:
-            from ..changes.late import Late
-
-            tree = changes.meta.repository
-            self.guards.append(Late(tree, elsewhere, None, changes.git_uppers, mask=cell.hide, table=table))
-        bindings = receipt(self.plan)
+        self._make_guards(facts, scans, empties, tips, masks, elsewhere)
         cell.built()
         if self._held is not None:
             self._held.on_change()
@@ -482,21 +431,101 @@ class Boundary(ABC):
                 handle = None
         self._begin_edits(handle)
         if self._tracer is not None:
-            live = [(root, found) for root, found in scans if root != reviewed]
-            awaited = (f"{root}/{path}" for root, found in live for path in found.index.missing)
-            self._tracer.awaited = tuple(path for path, _ in zip(awaited, range(MOST_AWAITED), strict=False))
-        if self._tracer is not None:
-            self._tracer.tips = tuple(tips.items())
-            named = ((root, found.index.beside) for root, found in scans if root != reviewed)
-            self._tracer.beside = tuple(
-                (root, one.names, one.linked, tuple(one.trees)) for root, one in named if one is not None
-            )
+            self._tell_tracer(self._tracer, [(root, found) for root, found in scans if root != reviewed], tips)
         source, why_not = self._attach_tracer(handle, roots, reviewed)
         if reviewed and "notify" not in source and any(rule.effect == "readonly" for rule in self.policy.paths):
             said = "new names are not refused, as nothing here reports that they are made; they are held back by apply"
             self._unheld.append(Binding("readonly", said, "partial", False))
         reads = "notify" in source and self.policy.trace.mode == "full"
         untold = self._watch_reads(facts.workspace, some_empty) if not reads else ()
+        self._record_start(
+            facts, (*assurance, Binding("capture", self._capture, "bound", False)), source, why_not, untold
+        )
+        if changes is not None:
+            from ..changes.marks import Marks
+
+            self.marks = Marks(changes, self.log.add)
+
+    def _say_what_was_found(self, facts: HostFacts) -> None:
+        """Warnings and notes: of the policy, of the machine, and of where the command is started."""
+        for warning in (*facts.file_warnings, *self.prepared.warnings):
+            say(f"warning: {escape(warning)}")
+        for note in self.prepared.layers.notes:
+            self._warn_once(note)
+        if not self.options.quiet:
+            for note in self.prepared.notes:
+                say(escape(note))
+        able = in_initial_user_namespace() and effective_capabilities() >> CAP_SYS_ADMIN & 1
+        if not facts.uid and not facts.root and able:
+            self._warn(
+                "the command runs as uid 0 itself: the file system of the workspace or of membrane's own state "
+                "(overlayfs, a network's) takes no id maps, so files that only root may read are open to it"
+            )
+        above = git_root(facts.workspace)
+        if above not in ("", facts.workspace, facts.home) and not self._sees(above, facts):
+            helps = f"cd {above}"
+            if os.path.isdir(f"{above}/.git"):
+                rows = f"mounts: [{{path: {above}}}, {{path: {above}/.git, mode: rw}}]"
+                helps += f", or with its other files, none hidden, read-only: {rows}"
+            self._warn_once(
+                f"{facts.workspace} is a directory of the repository {above}, which is not in the view: git does not "
+                f"work in it. {helps} (this is said once)"
+            )
+
+    def _make_guards(
+        self,
+        facts: HostFacts,
+        scans: list[tuple[str, ScanResult]],
+        empties: list[frozenset[str]],
+        tips: dict[str, bytes],
+        masks: Masks | None,
+        elsewhere: ScanResult | None,
+    ) -> None:
+        """One for each tree of ``scans``; ``masks``: of a reviewed workspace, ``elsewhere``: its repository's tree."""
+        cell, changes = self.cell, self.prepared.changes
+        from ..host.unixsockets import Table
+        from ..workspace.guard import Guard  # while the view is made
+
+        table = Table(self._tables.pop()) if self._tables else None
+        for (root, found), empty in zip(scans, empties, strict=True):
+            if masks is not None and changes is not None and root == facts.workspace:
+                from ..changes.late import Late
+
+                self.guards.append(Late(root, found, masks, changes.uppers, mask=cell.hide, table=table))
+                continue
+            self.guards.append(
+                Guard(
+                    root,
+                    found,
+                    shown="" if root == facts.workspace else root + "/",
+                    store=os.path.join(facts.state, "quarantine", self.id),
+                    mask=cell.hide,
+                    report=self.log.add,
+                    table=table,
+                    empty=empty,
+                    tips=tips[root],
+                    places=self._addresses,
+                )
+            )
+        if elsewhere is not None and changes is not None:
+            from ..changes.late import Late
+
+            tree = changes.meta.repository
+            self.guards.append(Late(tree, elsewhere, None, changes.git_uppers, mask=cell.hide, table=table))
+
+    def _tell_tracer(self, tracer: Tracer, scans: list[tuple[str, ScanResult]], tips: dict[str, bytes]) -> None:
+        """What it has to know of the trees that the command writes, before it has its first call."""
+        awaited = (f"{root}/{path}" for root, found in scans for path in found.index.missing)
+        tracer.awaited = tuple(path for path, _ in zip(awaited, range(MOST_AWAITED), strict=False))
+        tracer.tips = tuple(tips.items())
+        named = ((root, found.index.beside) for root, found in scans)
+        tracer.beside = tuple((root, one.names, one.linked, tuple(one.trees)) for root, one in named if one is not None)
+
+    def _record_start(
+        self, facts: HostFacts, confirmed: tuple[Binding, ...], source: str, why_not: str, untold: tuple[str, ...]
+    ) -> None:
+        """``SessionStarted``: what is in force, and what will not be told."""
+        changes = self.prepared.changes
         events = [Binding("trace", f"not by eBPF: {why_not}", "bound", False)] if why_not else []
         copies = self._gateway is not None and self._gateway.copies
         quiet = (*coverage.silent(source, reads=self.policy.trace.mode == "full", copies=copies), *untold)
@@ -508,16 +537,12 @@ class Boundary(ABC):
                 facts.workspace,
                 self.policy.digest,
                 self.policy.levels,
-                (*assurance, Binding("capture", self._capture, "bound", False), *events, *self._unheld, *bindings),
+                (*confirmed, *events, *self._unheld, *receipt(self.plan)),
                 source,
                 identity(self.plan),
                 change_set=changes.name if changes is not None else "",
             )
         )
-        if changes is not None:
-            from ..changes.marks import Marks
-
-            self.marks = Marks(changes, self.log.add)
 
     def _instructions(self, facts: HostFacts) -> list[MountOp]:
         """Files for agents, where the plan has a place for them."""

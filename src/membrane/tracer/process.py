@@ -141,6 +141,7 @@ class Tracer:
         self.unwritten = 0  # events that found no room on the disk
         self.error = ""
         self._finished = False  # it has written everything
+        self._ending = False  # it was asked for that, and had ``END`` for it
         self.on_synced: Callable[[int], None] | None = None
         self.awaited: tuple[str, ...] = ()  # paths that may not be made, as configuration outside names them
         self.tips: tuple[tuple[str, bytes], ...] = ()  # as ``Scope`` has them
@@ -267,8 +268,9 @@ class Tracer:
 
         It then lets go of the kernel's programs, which takes a while; ``stop`` waits for that.
         """
-        if not self.pid:
+        if not self.pid or self._ending:
             return self._finished
+        self._ending = True  # one that did not answer, or sent what it may not, is not waited for again
         deadline = time.monotonic() + END
         try:
             self._channel.socket.shutdown(_socket.SHUT_WR)

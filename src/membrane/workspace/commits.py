@@ -21,7 +21,8 @@ import os
 import stat
 import time
 
-from .judge import _open, open_file, tree_row
+from .below import open_below, open_file
+from .judge import tree_row
 from .protect import GIT_NAMES, LAYOUT, fold
 
 TYPE_CHECKING = False
@@ -95,7 +96,7 @@ class _Refs:
         while stack:
             at = stack.pop()
             try:
-                directory = _open(fd, at, os.O_RDONLY | os.O_DIRECTORY)
+                directory = open_below(fd, at, os.O_RDONLY | os.O_DIRECTORY)
             except OSError as error:
                 self._lost(error)
                 continue

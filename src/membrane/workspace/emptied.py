@@ -251,7 +251,7 @@ def configuration(
     """
     own = b""
     if home and os.path.lexists(f"{home}/.config/git/ignore"):
-        from .judge import open_file  # 5 ms that most runs spend while the view is made
+        from .below import open_file  # most runs need it only while the view is made
 
         try:
             store = os.open(home, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -272,8 +272,8 @@ def shown_names(root: str, policy: Policy, paths: Iterable[str]) -> tuple[list[t
     No link is followed: a file that is one somewhere on the way is shown empty.
     """
     from ..policy.decide import Decider
+    from .below import open_file
     from .dotenv import Unclear, names_only
-    from .judge import open_file
 
     decider = Decider(policy)
     out: list[tuple[str, bytes]] = []

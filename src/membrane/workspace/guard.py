@@ -6,7 +6,7 @@ The mounts made at the start bind what existed then.  The kernel drops a mount w
 file below it (an editor's atomic save), and new names have no mount at all.  The guard watches the workspace from
 outside and closes both gaps after the fact, within milliseconds: a hidden name gets a new mask, a read-only one a new
 read-only mount, and a protected name that is not what git itself writes loses its name: it is renamed where it is
-(``judge.put_aside``), to one that no program obeys.  A name of tools stays as a commit from before the run has it
+(``aside.put_aside``), to one that no program obeys.  A name of tools stays as a commit from before the run has it
 (``commits``); what was that once and is changed is put aside, and put back as it was.  When no process of the sandbox
 is left, what was put aside goes to the quarantine, if it can, and the tree is compared with the index of the start
 once more.
@@ -32,6 +32,8 @@ from ..events import AccessDenied, NameQuarantined, access_as_data
 from ..plan.model import Mask, ReadOnly
 from ..policy import reasons
 from ..policy.model import PathAccess
+from .aside import open_up, put_aside, put_back, quarantine
+from .below import open_file
 from .beside import seen
 from .effort import Effort
 from .judge import (
@@ -40,12 +42,7 @@ from .judge import (
     Holder,
     is_only_for_now,
     judge,
-    open_file,
-    open_up,
     pointer_target,
-    put_aside,
-    put_back,
-    quarantine,
     tree_row,
 )
 from .protect import BY_LAYOUT, GIT, GIT_NAMES, KIND, LARGEST_READ, LAYOUT, fold, is_git_layout

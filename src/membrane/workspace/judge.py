@@ -1,17 +1,12 @@
-"""Names that appeared during a session: benign, or put aside.
+"""Names that appeared during a session: benign, or why they must go.
 
 Theory of operation
 -------------------
-``judge`` says why a protected name must go.  Benign is only what git itself writes; editor, agent and shell
-configuration never is.  ``put_aside`` takes its name from it where it is, ``quarantine`` moves it out when no process
-of the sandbox is left.
+``judge`` says why a protected name must go (``aside`` says how).  Benign is only what git itself writes; editor, agent
+and shell configuration never is.  There is a validator for each name of the tables.
 
-Both run outside of the sandbox, with the rights of the caller, on a tree that the agent may be changing: nothing is
-opened by a path that a link could redirect (``openat2`` with ``RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS``, then names
-below descriptors), nothing is read without a bound, and nothing is overwritten.  It is a little longer than other
-files, since judging and moving open names in the same few ways.
-
-One file of over 800 lines: a validator for each name of the tables, and the access by descriptor that all share.
+It runs outside of the sandbox, with the rights of the caller, on a tree that the command may be changing: names are
+opened by ``below``, and nothing is read without a bound.
 """
 
 from __future__ import annotations
@@ -19,10 +14,9 @@ from __future__ import annotations
 import os
 import stat
 
-from ..host import syscalls
-from ..host.writing import write_all
 from .addresses import Trees
-from .gitdir import NEVER, REFUSED, checked, find, fits
+from .below import open_below, open_file, path_of, stat_below
+from .gitdir import NEVER, checked, find, fits
 from .names import HOOK, TREE_ROWS
 from .protect import (
     DATA,
@@ -53,15 +47,11 @@ if TYPE_CHECKING:
 LARGEST_INDEX = 32 << 20  # bytes of an index (0.5 s)
 LONGEST_PART = 255  # characters of one component of a path that a pointer names: NAME_MAX (limits.h)
 DEEPEST_TARGET = 128  # components of it, as seen from the workspace
-LARGEST_COPY = 16 << 20  # bytes that quarantine copies across file systems
-MOST_COPIED = 1_000  # names that quarantine copies across file systems
-DEEPEST_COPY = 64  # directory levels that quarantine copies across file systems
 LONGEST_PATH = 4096  # bytes: PATH_MAX
 # Of a worktree that lies outside: refused; and so for now, as git makes its ``.git`` file a moment later.
 LEADS_OUT = "it leads to something else than a worktree of this repository"
 UNANSWERED = "the worktree that it leads to does not lead back"
 MOST_LISTED = 2_000  # names of a directory that are compared with those of a repository
-LONGEST_KEPT = 200  # bytes of a name that it keeps when it is put aside (NAME_MAX is 255)
 MOST_UNMADE = 16  # components of a pointer's target that need not be there yet
 
 REDIRECT = "git " + NEVER["commondir"]
@@ -124,7 +114,7 @@ def judge(root_fd: int, path: str, source: str = "", holder: Holder = _NOBODY) -
     key, above = fold(name), fold(parent.rpartition("/")[2])
     real = source or path
     try:
-        mode = _stat(root_fd, real).st_mode
+        mode = stat_below(root_fd, real).st_mode
     except OSError as error:
         return "" if _is_gone(root_fd, real) else f"it cannot be looked at ({error.strerror})"
     row = tree_row(path)
@@ -190,7 +180,7 @@ def judge(root_fd: int, path: str, source: str = "", holder: Holder = _NOBODY) -
     why = validator(root_fd, path, text)
     if why or key not in ("config", "config.worktree", ".gitmodules") or not holder.places.open:
         return why
-    return _judge_addresses(f"{_own_path(root_fd)}/{parent}".rstrip("/"), text, holder.places)
+    return _judge_addresses(f"{path_of(root_fd)}/{parent}".rstrip("/"), text, holder.places)
 
 
 def _hash_size(root_fd: int, parent: str) -> int:
@@ -219,8 +209,8 @@ def _judge_rerere(root_fd: int, path: str, text: str, holder: Holder) -> str:
 
     def look(name: str) -> str:
         try:
-            status = _stat(root_fd, base + name)
-            above = _stat(root_fd, _parent(base + name) or ".")
+            status = stat_below(root_fd, base + name)
+            above = stat_below(root_fd, _parent(base + name) or ".")
         except FileNotFoundError:
             return ""
         except OSError as error:
@@ -239,7 +229,7 @@ def _is_gone(root_fd: int, path: str) -> bool:
     """Is the name not there any more?  A file may have taken the place of a directory above it, as when git makes a
     repository a submodule; what is made there later is reported again."""
     try:
-        _stat(root_fd, path)
+        stat_below(root_fd, path)
     except FileNotFoundError:
         return True
     except NotADirectoryError:
@@ -253,7 +243,7 @@ def _leads_through_a_link(root_fd: int, path: str) -> bool:
     at = path.find("/")
     while at > 0:
         try:
-            if stat.S_ISLNK(_stat(root_fd, path[:at]).st_mode):
+            if stat.S_ISLNK(stat_below(root_fd, path[:at]).st_mode):
                 return True
         except OSError:
             return False
@@ -321,7 +311,7 @@ def _is_probe(root_fd: int, path: str, key: str) -> bool:
         return False
     parent, _, name = path.rpartition("/")
     try:
-        fd = _open(root_fd, parent or ".", os.O_PATH | os.O_DIRECTORY)
+        fd = open_below(root_fd, parent or ".", os.O_PATH | os.O_DIRECTORY)
     except OSError:
         return False
     try:
@@ -349,7 +339,7 @@ def _judge_hook(name: os.DirEntry[str]) -> str:
 def _judge_names(root_fd: int, path: str, judge_one: Callable[[os.DirEntry[str]], str]) -> str:
     """The first objection to a name in a directory, of which ``MOST_HOOKS`` are looked at."""
     try:
-        fd = _open(root_fd, path, os.O_RDONLY | os.O_DIRECTORY)
+        fd = open_below(root_fd, path, os.O_RDONLY | os.O_DIRECTORY)
     except FileNotFoundError:
         return ""
     except OSError as error:
@@ -378,7 +368,7 @@ def _judge_config(root_fd: int, path: str, text: str) -> str:
     for key, value in settings:
         if key == "core.worktree":
             # A submodule's configuration points from .git/modules/NAME back to its work tree.
-            place = _normal(_parent(path), value or "", _own_path(root_fd))
+            place = _normal(_parent(path), value or "", path_of(root_fd))
             if "modules" not in map(fold, path.split("/")) or not place or not _is_tree(place):
                 return f"core.worktree = {value} leads out of its submodule"
             continue
@@ -417,7 +407,7 @@ def judge_repository(root_fd: int, place: str, holder: Holder = _NOBODY) -> str:
     base = f"{place}/" if place else ""
     for name in _OBEYED:
         try:
-            mode = _stat(root_fd, base + name).st_mode
+            mode = stat_below(root_fd, base + name).st_mode
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
@@ -441,11 +431,11 @@ def _judge_backlink(root_fd: int, path: str, text: str) -> str:
     """``worktrees/NAME/gitdir``: the ``.git`` file of the worktree, in this workspace, or one that leads back here."""
     parts = path.split("/")
     target = text.removesuffix("\n")
-    place = _normal(_parent(path), target, _own_path(root_fd))
+    place = _normal(_parent(path), target, path_of(root_fd))
     if len(parts) < 4 or fold(parts[-3]) != "worktrees":
         return "it leads to something else than a worktree of this workspace"
     if not place:
-        return _judge_outer_worktree(_own_path(root_fd).rstrip("/"), _parent(path), target)
+        return _judge_outer_worktree(path_of(root_fd).rstrip("/"), _parent(path), target)
     if place.rpartition("/")[2] != ".git":
         return "it leads to something else than a worktree of this workspace"
     return "" if _is_tree(_parent(place)) else "it leads into a git directory"
@@ -469,7 +459,7 @@ def _judge_outer_worktree(top: str, directory: str, target: str) -> str:
         return LEADS_OUT
     root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        if not stat.S_ISDIR(_stat(root, place[1:].removesuffix("/.git") or ".").st_mode):
+        if not stat.S_ISDIR(stat_below(root, place[1:].removesuffix("/.git") or ".").st_mode):
             return LEADS_OUT
         try:
             fd = open_file(root, place[1:])
@@ -508,7 +498,7 @@ def _judge_pointer(root_fd: int, path: str, text: str) -> str:
 def is_only_for_now(root_fd: int, path: str) -> bool:
     """Is it benign while git works only: a probe, a ``.git`` file that points to where no repository is yet?"""
     try:
-        if stat.S_ISLNK(_stat(root_fd, path).st_mode):
+        if stat.S_ISLNK(stat_below(root_fd, path).st_mode):
             return True
         if fold(path.rpartition("/")[2]) not in GIT_NAMES:
             return False
@@ -531,12 +521,12 @@ def pointer_target(root_fd: int, path: str, text: str) -> str:
     line = text.removesuffix("\n")
     if len(line) > LONGEST_PATH or not line.startswith("gitdir: ") or "\n" in line:
         return ""
-    return _normal(_parent(path), line[len("gitdir: ") :], _own_path(root_fd))
+    return _normal(_parent(path), line[len("gitdir: ") :], path_of(root_fd))
 
 
 def _is_looked_at(root_fd: int, place: str) -> bool:
     """Would a repository at this place be judged, through whatever is made on the way?"""
-    context, there, unmade = root_context(_own_path(root_fd)), "", 0
+    context, there, unmade = root_context(path_of(root_fd)), "", 0
     for part in place.split("/"):
         if not unmade:
             context = settled(context, _layout_keys(root_fd, there))
@@ -548,7 +538,7 @@ def _is_looked_at(root_fd: int, place: str) -> bool:
         there = f"{there}/{part}" if there else part
         if not unmade:
             try:
-                if stat.S_ISDIR(_stat(root_fd, there).st_mode):
+                if stat.S_ISDIR(stat_below(root_fd, there).st_mode):
                     continue
                 return False
             except FileNotFoundError:
@@ -618,13 +608,9 @@ def _is_tree(path: str) -> bool:
     return not any(fold(part) in GIT_NAMES for part in path.split("/"))
 
 
-def _own_path(fd: int) -> str:
-    return os.readlink(f"/proc/self/fd/{fd}")
-
-
 def _context_at(root_fd: int, parts: list[str]) -> int:
     """The context in which the scan meets the directory ``parts``; ``DATA`` when it does not go there."""
-    context, path = root_context(_own_path(root_fd)), ""
+    context, path = root_context(path_of(root_fd)), ""
     for part in parts:
         context = settled(context, _layout_keys(root_fd, path))
         context = classify(context, fold(part), True, False)
@@ -632,7 +618,7 @@ def _context_at(root_fd: int, parts: list[str]) -> int:
             return DATA
         path = f"{path}/{part}" if path else part
         try:
-            if not stat.S_ISDIR(_stat(root_fd, path).st_mode):
+            if not stat.S_ISDIR(stat_below(root_fd, path).st_mode):
                 return DATA
         except OSError:
             return DATA
@@ -642,7 +628,7 @@ def _context_at(root_fd: int, parts: list[str]) -> int:
 def _layout_keys(root_fd: int, path: str) -> set[str]:
     """Which names of ``LAYOUT`` a directory holds; a directory that cannot be read holds none."""
     try:
-        fd = _open(root_fd, path or ".", os.O_RDONLY | os.O_DIRECTORY)
+        fd = open_below(root_fd, path or ".", os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
         return set()
     try:
@@ -661,246 +647,3 @@ def _layout_keys(root_fd: int, path: str) -> set[str]:
         return set()
     finally:
         os.close(fd)
-
-
-# ---------------------------------------------------------------- access by descriptor
-
-
-def _open(root_fd: int, path: str, flags: int) -> int:
-    """open(2) below ``root_fd`` without following any symbolic link."""
-    return syscalls.openat2(
-        root_fd, path, flags | os.O_NOFOLLOW, 0, syscalls.RESOLVE_BENEATH | syscalls.RESOLVE_NO_SYMLINKS
-    )
-
-
-def open_file(root_fd: int, path: str) -> int:
-    """A regular file or a fifo below ``root_fd``, for reading, without waiting for its writer.
-
-    Raises:
-        OSError: it is not there, or a link is on the way.
-    """
-    return _open(root_fd, path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
-
-
-def _stat(root_fd: int, path: str) -> os.stat_result:
-    """lstat(2) below ``root_fd`` without following any symbolic link on the way."""
-    parent, _, name = path.rpartition("/")
-    fd = _open(root_fd, parent or ".", os.O_PATH | os.O_DIRECTORY)
-    try:
-        return os.stat(name, dir_fd=fd, follow_symlinks=False)
-    finally:
-        os.close(fd)
-
-
-# ---------------------------------------------------------------- aside
-
-
-def put_aside(root_fd: int, path: str) -> str:
-    """Give a name that must go another one in its own directory, which no program obeys; return the new path.
-
-    One rename(2) by descriptors: nothing is copied, no other file system and no room is needed, and it does not depend
-    on what or how much it is.  Where not even that can be done a file or a link is removed, and "" returned.
-
-    Raises:
-        FileNotFoundError: it vanished.
-        OSError: it is still there.
-    """
-    parent, _, name = path.rpartition("/")
-    aside = os.fsdecode(os.fsencode(name)[:LONGEST_KEPT]) + REFUSED + os.urandom(6).hex()
-    try:
-        directory = _open(root_fd, parent or ".", os.O_RDONLY | os.O_DIRECTORY)
-    except PermissionError:
-        open_up(root_fd, parent or ".")
-        directory = _open(root_fd, parent or ".", os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        try:
-            os.rename(name, aside, src_dir_fd=directory, dst_dir_fd=directory)
-        except FileNotFoundError:
-            raise
-        except OSError:
-            try:
-                open_up(root_fd, parent or ".")  # the command took the right to write from us
-                os.rename(name, aside, src_dir_fd=directory, dst_dir_fd=directory)
-            except FileNotFoundError:
-                raise
-            except OSError:
-                os.unlink(name, dir_fd=directory)  # needs no room; a directory stays
-                return ""
-    finally:
-        os.close(directory)
-    return f"{parent}/{aside}" if parent else aside
-
-
-def put_back(root_fd: int, path: str, data: bytes, mode: int) -> None:
-    """Make a file that is not there, with this content.
-
-    Raises:
-        OSError: something is there, or it cannot be made.
-    """
-    parent, _, name = path.rpartition("/")
-    directory = _open(root_fd, parent or ".", os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        fd = os.open(name, flags, mode, dir_fd=directory)
-        try:
-            write_all(fd, data)
-        finally:
-            os.close(fd)
-    finally:
-        os.close(directory)
-
-
-# ---------------------------------------------------------------- quarantine
-
-
-def quarantine(root_fd: int, path: str, quarantine_fd: int, called: str = "") -> str:
-    """Move a name out of the workspace; return where it went, relative to the quarantine directory.
-
-    ``called``: its name there; empty: the one that it has.
-
-    Each name gets a new numbered directory, so nothing is ever overwritten.  Across file systems it is copied
-    (regular files, directories, links as they are; nothing setuid, no devices) and then removed.
-
-    Raises:
-        FileNotFoundError: it vanished.
-        OSError: it could not be moved, or is larger than may be copied (EFBIG); it is then still there.
-    """
-    parent, _, name = path.rpartition("/")
-    try:
-        source = _open(root_fd, parent or ".", os.O_RDONLY | os.O_DIRECTORY)
-    except PermissionError:
-        open_up(root_fd, parent or ".")
-        source = _open(root_fd, parent or ".", os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.stat(name, dir_fd=source, follow_symlinks=False)
-        number = os.stat(quarantine_fd).st_nlink - 1  # about the number of directories in it
-        while True:
-            try:
-                os.mkdir(str(number), 0o700, dir_fd=quarantine_fd)
-                break
-            except FileExistsError:
-                number += 1
-        place = os.open(str(number), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=quarantine_fd)
-        try:
-            try:
-                _move(source, name, place, called or name)
-            except PermissionError:
-                # rename(2) must write the directory it takes from and, for "..", a directory that it moves.
-                open_up(root_fd, parent or ".")
-                open_up(root_fd, path)
-                _move(source, name, place, called or name)
-        except OSError:
-            _remove_children(place, 0)
-            os.rmdir(str(number), dir_fd=quarantine_fd)
-            raise
-        finally:
-            os.close(place)
-        return f"{number}/{called or name}"
-    finally:
-        os.close(source)
-
-
-def open_up(root_fd: int, path: str) -> None:
-    """Give the owner his rights on a directory back, which the command took away to keep us out.
-
-    Raises:
-        OSError: it is not there, or not ours.
-    """
-    try:
-        # The workspace itself, closed, cannot even be looked up as ".".
-        fd = os.dup(root_fd) if path == "." else _open(root_fd, path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except NotADirectoryError:
-        return
-    try:
-        mode = stat.S_IMODE(os.stat(fd).st_mode)
-        if mode & stat.S_IRWXU != stat.S_IRWXU:  # else ctime would change, and the next scan list everything again
-            os.chmod(f"/proc/self/fd/{fd}", mode | stat.S_IRWXU)
-    finally:
-        os.close(fd)
-
-
-def _move(source: int, name: str, place: int, called: str) -> None:
-    import errno
-
-    try:
-        os.rename(name, called, src_dir_fd=source, dst_dir_fd=place)
-        return
-    except OSError as error:
-        if error.errno != errno.EXDEV:
-            raise
-    _copy(source, name, place, [LARGEST_COPY, MOST_COPIED], 0, called)
-    _remove(source, name, 0)
-
-
-def _copy(source: int, name: str, place: int, left: list[int], depth: int, called: str = "") -> None:
-    """Copy one name; ``left`` counts down bytes and names, ``called`` is the name of the copy if it is another."""
-    import errno
-
-    called = called or name
-
-    left[1] -= 1
-    if left[1] < 0 or depth > DEEPEST_COPY:
-        raise OSError(errno.EFBIG, "too much to copy into quarantine", name)
-    mode = os.stat(name, dir_fd=source, follow_symlinks=False).st_mode
-    if stat.S_ISLNK(mode):
-        os.symlink(os.readlink(name, dir_fd=source), called, dir_fd=place)
-    elif stat.S_ISREG(mode):
-        _copy_file(source, name, place, left, called)
-    elif stat.S_ISDIR(mode):
-        os.mkdir(called, 0o700, dir_fd=place)
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-        inner = os.open(name, flags, dir_fd=source)
-        try:
-            outer = os.open(called, flags, dir_fd=place)
-            try:
-                for child in os.listdir(inner):
-                    _copy(inner, child, outer, left, depth + 1)
-            finally:
-                os.close(outer)
-        finally:
-            os.close(inner)
-
-
-def _copy_file(source: int, name: str, place: int, left: list[int], called: str) -> None:
-    import errno
-
-    reader = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=source)
-    try:
-        if not stat.S_ISREG(os.fstat(reader).st_mode):
-            raise OSError(errno.EAGAIN, "it changed while it was copied", name)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        writer = os.open(called, flags, 0o600, dir_fd=place)
-        try:
-            while piece := os.read(reader, 1 << 20):
-                left[0] -= len(piece)
-                if left[0] < 0:
-                    raise OSError(errno.EFBIG, "too much to copy into quarantine", name)
-                write_all(writer, piece)
-        finally:
-            os.close(writer)
-    finally:
-        os.close(reader)
-
-
-def _remove(parent: int, name: str, depth: int) -> None:
-    """Remove one name and what is below it, by descriptors only."""
-    try:
-        os.unlink(name, dir_fd=parent)
-        return
-    except IsADirectoryError:
-        pass
-    fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
-    try:
-        _remove_children(fd, depth + 1)
-    finally:
-        os.close(fd)
-    os.rmdir(name, dir_fd=parent)
-
-
-def _remove_children(fd: int, depth: int) -> None:
-    import errno
-
-    if depth > DEEPEST_COPY + 1:
-        raise OSError(errno.ELOOP, "directories nested too deeply to remove")
-    for child in os.listdir(fd):
-        _remove(fd, child, depth)

@@ -18,7 +18,7 @@ import os
 import stat
 import zlib
 
-from .judge import _stat, open_file
+from .below import open_file, stat_below
 
 LARGEST = 4 << 20  # bytes of one object
 LARGEST_FILE = 8 << 20  # bytes of a loose one, compressed
@@ -83,7 +83,7 @@ class Objects:
     def _all(self) -> list[_Pack]:
         place = f"{self._place}/pack"
         try:
-            status = _stat(self._root_fd, place)
+            status = stat_below(self._root_fd, place)
         except OSError:
             return []
         listed = (status.st_ino, status.st_ctime_ns)

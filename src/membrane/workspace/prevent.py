@@ -31,20 +31,11 @@ import stat
 import time
 from itertools import islice
 
+from .aside import LONGEST_KEPT
+from .below import open_below, path_of, stat_below
 from .beside import REASON
 from .gitdir import REFUSED
-from .judge import (
-    LONGEST_KEPT,
-    _open,
-    _own_path,
-    _stat,
-    is_probe_target,
-    judge,
-    judge_repository,
-    judged_by_content,
-    reason,
-    tree_row,
-)
+from .judge import is_probe_target, judge, judge_repository, judged_by_content, reason, tree_row
 from .names import HOOK
 from .protect import (
     BY_LAYOUT,
@@ -99,7 +90,7 @@ class Prevention:
         self.passed: dict[str, str] = {}
         self._told: dict[str, bool] = {}  # names that were told of before the guard put them aside: False
         self._aside: set[str] = set()  # what it has put aside, as far as it was seen
-        self._top = (root_context(_own_path(root_fd)), "", "")
+        self._top = (root_context(path_of(root_fd)), "", "")
         self._contexts: dict[str, tuple[int, str, str]] = {"": self._top}
         self._made: dict[str, None] = {}  # directories that were let be made in this session, the oldest first
         self._repositories: dict[str, None] = {}  # those with a .git that was made as well: clones, worktrees, modules
@@ -135,7 +126,7 @@ class Prevention:
                     # It was told of before, and the guard may be about to put what a commit has in its place.
                     until = until or time.monotonic() + LONGEST_BACK
                     self._await(path, until)
-                directory = stat.S_ISDIR(_stat(self._root_fd, path).st_mode)
+                directory = stat.S_ISDIR(stat_below(self._root_fd, path).st_mode)
                 if directory or not self._committed.objection(path, place=place):
                     continue
                 if len(self._told) < _MOST_PASSED:
@@ -149,7 +140,7 @@ class Prevention:
         """Wait until something is there, to ``until`` at most (time.monotonic()); the guard is another process."""
         while time.monotonic() < until:
             try:
-                _stat(self._root_fd, path)
+                stat_below(self._root_fd, path)
                 return
             except OSError:
                 time.sleep(0.002)
@@ -164,7 +155,7 @@ class Prevention:
         if found is None:
             found = listings[parent] = []
             try:
-                fd = _open(self._root_fd, parent or ".", os.O_RDONLY | os.O_DIRECTORY)
+                fd = open_below(self._root_fd, parent or ".", os.O_RDONLY | os.O_DIRECTORY)
             except OSError:
                 return False
             try:
@@ -262,7 +253,7 @@ class Prevention:
     def _is_work_tree(self, tree: str, rest: str, linked: bool) -> bool:
         git = f"{tree}/.git" if tree else ".git"
         if self._is_there(git):
-            return not linked or not stat.S_ISDIR(_stat(self._root_fd, git).st_mode)
+            return not linked or not stat.S_ISDIR(stat_below(self._root_fd, git).st_mode)
         if linked:
             return False
         # What git obeys in a bare repository anyway has rules of its own.
@@ -375,7 +366,7 @@ class Prevention:
 
     def _is_there(self, path: str) -> bool:
         try:
-            _stat(self._root_fd, path)
+            stat_below(self._root_fd, path)
         except OSError:
             return False
         return True
@@ -436,7 +427,7 @@ class Prevention:
 
     def _list(self, path: str, most: int) -> list[tuple[str, str, bool, bool]]:
         """(name, folded, directory, link) of what a directory holds, at most one more than ``most``."""
-        fd = _open(self._root_fd, path, os.O_RDONLY | os.O_DIRECTORY)
+        fd = open_below(self._root_fd, path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             with os.scandir(fd) as listing:
                 return [

@@ -510,6 +510,22 @@ def test_a_client_is_not_blamed_for_a_server_that_does_not_read(
     sender.join(60)
 
 
+@pytest.mark.parametrize("said", [b"", b"G", GET[:-2], GET[:20]], ids=["nothing", "a letter", "a head", "a field"])
+def test_a_server_that_speaks_first_is_not_reached_before_a_request(
+    closing: Closing, deadlines: Callable[..., None], said: bytes
+) -> None:
+    """Behind a rule with methods or paths; a client of such a server (SSH) may wait for it, and is ended."""
+    deadlines(HEAD=SHORT)
+    rig = closing(Rig())
+    client = closing(rig.connect())
+    client.sendall(said)
+    until_closed(client)
+    rig.until_idle()
+    rig.server.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        rig.server.accept()
+
+
 @pytest.mark.parametrize(
     "said",
     [b"", b"G", GET[:-2], GET[:20], b"PUT /ok HTTP/1.1\r\nHost: a.test\r\nContent-Length: 9\r\n\r\nhalf", b"\x16\x03"],

@@ -16,6 +16,7 @@ from membrane.backend import Refused
 from membrane.errors import PolicyError
 from membrane.policy.model import Limits, Origin, PathRule, Policy, TraceRule
 from membrane.record import reader
+from membrane.run import session as session_module
 from membrane.run.begin import begin
 
 HERE = Origin("command line", "test")
@@ -130,7 +131,9 @@ def test_the_time_limit_ends_a_command_that_does_not(tmp_path: Path) -> None:
     assert outcome.asked[-2:] == ENDED
 
 
-def test_the_end_of_the_cell_is_a_failure(tmp_path: Path) -> None:
+def test_the_end_of_the_cell_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command says nothing any more, however long its news are waited for."""
+    monkeypatch.setattr(session_module, "LAST_NEWS", 0.1)
     outcome = run(tmp_path, lambda cell: cell.said.end())
     assert outcome.status == 125
     assert "the command was killed" in outcome.said

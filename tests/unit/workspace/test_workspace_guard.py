@@ -17,9 +17,8 @@ import pytest
 from membrane.events import AccessDenied, NameQuarantined
 from membrane.plan.model import Mask, ReadOnly
 from membrane.policy.model import Origin, PathRule
-from membrane.workspace import effort
+from membrane.workspace import aside, effort
 from membrane.workspace import guard as guard_module
-from membrane.workspace import judge as judge_module
 from membrane.workspace.guard import Guard
 from membrane.workspace.scan import scan
 
@@ -124,7 +123,7 @@ def _fail(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     for name in names:
-        monkeypatch.setattr(judge_module.os, name, refuse)
+        monkeypatch.setattr(aside.os, name, refuse)
 
 
 def test_what_can_not_be_renamed_is_removed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

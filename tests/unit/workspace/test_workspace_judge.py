@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from membrane.workspace import aside, below
 from membrane.workspace import judge as judge_module
-from membrane.workspace.judge import judge, quarantine
+from membrane.workspace.aside import quarantine
+from membrane.workspace.judge import judge
 from membrane.workspace.scan import Index, rescan, scan
 
 GIT_ENVIRONMENT = {
@@ -528,7 +530,7 @@ def test_what_goes_away_while_it_is_looked_at(
         (tmp_path / "a/.git/config").write_text("[core]\n")
     else:
         (tmp_path / "a/.git" / name).mkdir(parents=True)
-    opening = judge_module._open
+    opening = below.open_below
     opened = []
 
     def late(root_fd: int, path: str, flags: int) -> int:
@@ -541,7 +543,8 @@ def test_what_goes_away_while_it_is_looked_at(
                 (tmp_path / "a/.git").symlink_to("../gone")
         return opening(root_fd, path, flags)
 
-    monkeypatch.setattr(judge_module, "_open", late)
+    for module in (below, judge_module):
+        monkeypatch.setattr(module, "open_below", late)
     fd = os.open(tmp_path, os.O_PATH)
     try:
         said = judge(fd, f"a/.git/{name}")
@@ -628,7 +631,7 @@ def _across_file_systems(monkeypatch: pytest.MonkeyPatch) -> None:
     def rename(*_args: object, **_fds: object) -> None:
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
 
-    monkeypatch.setattr(judge_module.os, "rename", rename)
+    monkeypatch.setattr(aside.os, "rename", rename)
 
 
 def test_quarantine_copies_across_file_systems(
@@ -659,7 +662,7 @@ def test_too_much_to_copy_stays_where_it_is(
     _across_file_systems(monkeypatch)
     (root / ".vscode" / "a" / "b" / "c").mkdir(parents=True)
     (root / ".vscode" / "a" / "b" / "c" / "file").write_text("content")
-    monkeypatch.setattr(judge_module, limit, 2)
+    monkeypatch.setattr(aside, limit, 2)
     with pytest.raises(OSError) as refused:
         quarantine(root_fd, ".vscode", away_fd)
     assert refused.value.errno == errno.EFBIG

@@ -199,6 +199,7 @@ _PLAIN = {
     "pack": "threads windowmemory usesparse writebitmaps",
     "repack": "writebitmaps",
     "receive": "denycurrentbranch",
+    "uploadpack": "allowfilter",
     "clone": "defaultremotename",
     "submodule": "recurse active fetchjobs alternatelocation alternateerrorstrategy propagatebranches",
     "lfs": "repositoryformatversion",

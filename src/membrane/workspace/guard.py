@@ -303,7 +303,7 @@ class Guard(Holder, Watching):
             return
         if why:
             self._put_aside(path)
-        elif not there and tree_row(path) is not None:
+        elif not there and (row := tree_row(path)) is not None and not row.check:
             self._report_refusal(path)  # it was there for a moment, and nothing that it could have held is benign
 
     def _may_be_answered(self, path: str, since: float) -> bool:

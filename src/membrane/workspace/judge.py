@@ -283,6 +283,12 @@ def judged_by_content(key: str, above: str) -> bool:
     return _validator(key, above) is not None
 
 
+def is_told(path: str) -> bool:
+    """May what ``judge`` says of this name be reported?  What git's configuration holds, as a password, may not."""
+    row = tree_row(path)
+    return fold(path.rpartition("/")[2]) in _STATE_NAMES if row is None else bool(row.check)
+
+
 def tree_row(path: str) -> Protected | None:
     """The row of the table of tools that the end of ``path`` fits: without a ``check`` nothing there can be benign."""
     parts = fold_path(path)

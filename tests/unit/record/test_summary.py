@@ -104,7 +104,7 @@ def test_what_nobody_asked_for_is_not_told() -> None:
 
 def test_a_protected_name_says_what_stands_against_it_where_that_is_known() -> None:
     access = PathAccess(".git/rebase-merge/git-rebase-todo", "write")
-    assert summary.refusals([denied(access, PROTECTED_NAME, "it has\texec lines")])[1].endswith("   it has\\texec lines")
+    assert summary.refusals([denied(access, PROTECTED_NAME, "exec \x1b[2J")])[1].endswith("   exec \\u{1b}[2J")
     assert summary.refusals([denied(access, PROTECTED_NAME)])[1].endswith(PROTECTED_NAME.floor)
 
 

@@ -169,6 +169,32 @@ def test_only_what_a_commit_has_is_let_through(repo: Box, attempt: str) -> None:
     assert not there.exists() or there.read_bytes() == b"{}\n"
 
 
+OWN, RELEASED = '[toolchain]\npath = "mine"\n', '[toolchain]\nchannel = "1.78.0"\n'
+
+
+@pytest.mark.parametrize(
+    ("then", "text"),
+    [
+        ("true", OWN),  # a person's own choice, which a commit from before the run has
+        (f"printf '%s' '{RELEASED}' > rust-toolchain.toml", RELEASED),
+        ("git rm -q rust-toolchain.toml", ""),
+        ("sed -i s/mine/other/ rust-toolchain.toml", None),  # put aside, and what the commit has may be put back
+    ],
+)
+def test_a_choice_of_tools_that_a_commit_has_may_be_changed_for_a_harmless_one(
+    repo: Box, then: str, text: str | None
+) -> None:
+    place, name = repo.workspace, "rust-toolchain.toml"
+    git(place, "switch", "-q", "feat")
+    put(place, name, OWN)
+    git(place, "add", "-A"), git(place, "commit", "-qm", "3")
+    git(place, "switch", "-q", "main")
+    done = repo.run(*INSIDE, "--", "bash", "-c", f"git switch -q feat; echo $?; git status --porcelain; {then}")
+    assert done.stdout == "0\n", done
+    found = (place / name).read_text() if (place / name).exists() else ""
+    assert found == text if text is not None else found in ("", OWN), found
+
+
 WRITE = """
 import mmap, os, sys, time
 fd = os.open(".mcp.json", int(sys.argv[1]) | os.O_CREAT | os.O_EXCL)

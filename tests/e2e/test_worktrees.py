@@ -212,6 +212,51 @@ def test_a_directory_of_a_repository_commits_no_file_that_it_does_not_see_as_del
     assert written.returncode == 2 and "Read-only file system" in written.stderr
 
 
+@pytest.mark.parametrize("change", ["changed", "removed", "added"])
+def test_git_fails_where_a_file_beside_the_workspace_would_have_to_change(box: Box, change: str) -> None:
+    """The other files of the work tree are read-only: git would go on, end with 0, and a commit undo it."""
+    made = repository(box)
+    sub = made / "src"
+    sub.mkdir()
+    (sub / "b").write_text("1\n")
+    git(box, made, "add", "-A")
+    git(box, made, "commit", "-qm", "2")
+    git(box, made, "branch", "-m", "main")
+    git(box, made, "switch", "-qc", "side")
+    if change == "removed":
+        git(box, made, "rm", "-q", "a")
+    else:
+        (made / ("a" if change == "changed" else "new/file")).parent.mkdir(exist_ok=True)
+        (made / ("a" if change == "changed" else "new/file")).write_text("side\n")
+    git(box, made, "add", "-A")
+    git(box, made, "commit", "-qm", "3")
+    git(box, made, "switch", "-q", "main")
+    box.policy(f"mounts: [{{path: {made}}}, {{path: {made}/.git, mode: rw}}]")
+    line = "git switch -q side; echo $?; git rev-parse --abbrev-ref HEAD; git status --porcelain"
+    done = box.run("--", "sh", "-c", line, cwd=sub)
+    assert done.stdout == "128\nmain\n", done
+    assert ("do it outside of the sandbox" if change != "added" else "cannot create directory") in done.stderr
+    assert git(box, made, "status", "--porcelain") == ""
+    git(box, made, "switch", "-q", "side")  # the control
+    assert git(box, made, "status", "--porcelain") == ""
+
+
+def test_a_hook_may_not_write_beside_the_workspace_and_stops_no_checkout(box: Box) -> None:
+    made = repository(box)
+    sub = made / "src"
+    sub.mkdir()
+    hook = made / ".git/hooks/pre-commit"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text(f"#!/bin/sh\necho x > {made}/log || echo no\n")
+    hook.chmod(0o755)
+    box.policy(f"mounts: [{{path: {made}}}, {{path: {made}/.git, mode: rw}}]")
+    commit = "echo 2 > b; git add b; git commit -qm in"
+    options = ("--", "sh", "-euc", f"export GIT_AUTHOR_NAME=a GIT_COMMITTER_NAME=a EMAIL=a@b; {commit}")
+    done = box.run(*options, cwd=sub)
+    assert done.returncode == 0 and "no" in done.stdout + done.stderr, done
+    assert git(box, made, "log", "-1", "--format=%s") == "in\n"
+
+
 def test_a_directory_of_a_sparse_checkout_commits(box: Box) -> None:
     """Its index holds whole directories that are not there (``index.sparse``)."""
     made = repository(box)

@@ -225,9 +225,11 @@ x.sublime-project .fleet/run.json .theia/tasks.json .dir-locals.el hie.yaml rust
 """
 # What programs read in the directory that they start in, whatever they are asked.
 STARTED = """
-.RData .ocamlinit .iex.exs .byebugrc .perldb .lldbinit .latexmkrc rust-toolchain.toml rust-toolchain
+.RData .ocamlinit .iex.exs .byebugrc .perldb .lldbinit .latexmkrc
 .pnpmfile.cjs .bazelrc .sbtopts
 """
+
+RUSTUP = ("rust-toolchain", "rust-toolchain.toml")
 
 
 def _taken_away(box: Box, words: str) -> None:
@@ -277,6 +279,30 @@ for name in (".bashrc", ".zshenv", ".profile", ".config/fish/config.fish"):
 @pytest.mark.guard_alone
 def test_F30_what_programs_read_where_they_start(box: Box) -> None:
     _taken_away(box, STARTED)
+
+
+@pytest.mark.guard_alone
+def test_F30_a_toolchain_of_the_command(box: Box) -> None:
+    """``rust-toolchain``: what it holds decides, also of one that was there at the start."""
+    released, own = "1.78.0\n", '[toolchain]\npath = "x"\n'
+    files = {f"{place}{name}": text for place, text in (("fine/", released), ("evil/", own)) for name in RUSTUP}
+    assert plants(box, files) == {f"fine/{name}" for name in RUSTUP}
+    assert {f"evil/{name}" for name in RUSTUP} <= set(box.moved())
+    for name in RUSTUP:
+        box.file(f"there/{name}", released)
+        box.file(f"here/{name}", released)
+    script = f"""
+for name in {RUSTUP!r}:
+    attempt("there " + name, write("there/" + name, "stable\\n"))
+    attempt("here " + name, write("here/" + name, "/tmp/evil\\n"))
+    os.symlink("../fine/rust-toolchain", "link-" + name)
+    attempt("link " + name, lambda: os.rename("link-" + name, name))
+"""
+    found = box.attack(script)
+    assert {found[f"there {name}"] for name in RUSTUP} == {"ok"}
+    assert all((box.workspace / "there" / name).read_text() == "stable\n" for name in RUSTUP)
+    assert not any(os.path.lexists(box.workspace / "here" / name) for name in RUSTUP)
+    assert not any(os.path.lexists(box.workspace / name) for name in RUSTUP)
 
 
 def test_F30_perls_debugger_runs_no_file_of_the_command(box: Box) -> None:

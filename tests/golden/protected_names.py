@@ -31,9 +31,10 @@ What happens to such a name is in [threat-model.md](threat-model.md).
 ## Names that tools obey
 
 In any directory of the workspace and of writable mounts, in any case, but not in trees that package managers unpack
-(`node_modules`, `site-packages`, `vendor`, ...). One that exists at the start is read-only; a new one is refused. In a
-repository that the command made below the top (a clone) it stays, and is reported at the end. Of a row with three parts
-a file or a link in the place of the second is held as well: `.jj/repo` may be a file that says where the directory is.
+(`node_modules`, `site-packages`, `vendor`, ...). One that exists at the start is read-only; a new one is refused. Where
+a row says what may be in it, the content decides instead, at each change, and a link is refused. In a repository that
+the command made below the top (a clone) it stays, and is reported at the end. Of a row with three parts a file or a
+link in the place of the second is held as well: `.jj/repo` may be a file that says where the directory is.
 
 | name | who obeys it | what that does | written in |
 | --- | --- | --- | --- |
@@ -58,7 +59,8 @@ def render() -> str:
     """The whole page."""
     grouped: dict[tuple[str, str, str], list[str]] = {}
     for row in names.TREE_ROWS:
-        grouped.setdefault((row.tool, row.does, row.source), []).append(f"`{row.name}`")
+        does = f"{row.does}; may be in it: {row.check}" if row.check else row.does
+        grouped.setdefault((row.tool, does, row.source), []).append(f"`{row.name}`")
     out = BEGIN
     for (tool, does, source), found in grouped.items():
         out += f"| {_cell(', '.join(found))} | {_cell(tool)} | {_cell(does)} | {_cell(source)} |\n"

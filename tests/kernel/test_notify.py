@@ -341,6 +341,12 @@ PROTECTED: dict[str, Callable[[], object]] = {
     "plain/.git": lambda: os.rename("g", "plain/.git"),
     "bare/HEAD": lambda: os.rename("bare/HEAD.new", "bare/HEAD"),  # with it, the directory is a repository
     ".claude": lambda: os.rename("c", ".claude"),
+    "repo/.git/worktrees/there/config.worktree": opened(
+        "repo/.git/worktrees/there/config.worktree", os.O_WRONLY | os.O_CREAT
+    ),
+    "rust-toolchain": lambda: os.symlink("harmless", "rust-toolchain"),
+    "sub/rust-toolchain": lambda: os.link("fine", "sub/rust-toolchain"),
+    "sub/rust-toolchain.toml": lambda: os.rename("evil2", "sub/rust-toolchain.toml"),
 }
 HARMLESS: dict[str, Callable[[], object]] = {
     "repo/.git": lambda: os.mkdir("repo/.git2"),
@@ -348,6 +354,11 @@ HARMLESS: dict[str, Callable[[], object]] = {
     "config": opened("repo/.git/config", os.O_WRONLY | os.O_CREAT),
     "object": opened("repo/.git/.mcp.json.lock", os.O_WRONLY | os.O_CREAT),
     "package": lambda: os.mkdir("node_modules/.vscode"),
+    "toolchain": opened("rust-toolchain.toml", os.O_WRONLY | os.O_CREAT),
+    "worktree": lambda: [  # as git worktree add makes it beside one with a sparse checkout
+        os.mkdir("repo/.git/worktrees/new"),
+        os.close(os.open("repo/.git/worktrees/new/config.worktree", os.O_WRONLY | os.O_CREAT | os.O_EXCL)),
+    ],
     "clone": lambda: [os.mkdir(name) for name in ("new", "new/.git", "new/.vscode")],  # of a repository that has it
     "existing": opened("repo/.git/hooks/existing", os.O_WRONLY | os.O_CREAT),
     "outside": lambda: os.close(os.open(os.devnull, os.O_WRONLY)),
@@ -357,12 +368,12 @@ HARMLESS: dict[str, Callable[[], object]] = {
 def _tree(workspace: Path) -> None:
     for name in (
         "sub", "repo/.git/hooks", "repo/.git/info", "repo/.git/branches", "node_modules", "dangling", "other/.git",
-        "h", "r", "g/hooks", "plain", "bare/objects", "bare/refs", "c/hooks",
+        "h", "r", "g/hooks", "plain", "bare/objects", "bare/refs", "c/hooks", "repo/.git/worktrees/there",
     ):  # fmt: skip
         (workspace / name).mkdir(parents=True)
     for name in ("harmless", "harmless2", "repo/.git/hooks/existing", "h/post-checkout", "bare/HEAD.new"):
         (workspace / name).write_text("x")
-    for name in ("evil", "bare/config", "g/config"):
+    for name in ("evil", "evil2", "bare/config", "g/config"):
         (workspace / name).write_text("[core]\n\tfsmonitor = x\n")
     (workspace / "fine").write_text("[core]\n\tbare = false\n")
     (workspace / "r" / "strategy").write_text("x/../evil\n")

@@ -36,7 +36,7 @@ from ..escaping import escape
 from ..plan.model import ScanHit
 from ..workspace import protect
 from ..workspace.gitdir import find
-from ..workspace.judge import LARGEST_INDEX, LONGEST_PATH, fold_path, reason
+from ..workspace.judge import LARGEST_INDEX, LONGEST_PATH, fold_path, reason, tree_row
 from ..workspace.programs import relative
 from ..workspace.protect import GIT_NAMES, KIND, NAMED, classify, fold, read_bounded, root_context, settled
 from .grafted import GIT, Grafted, below, is_others, place_of, pointed, seat_of
@@ -331,6 +331,7 @@ class Judge:
 
     def _checked(self, change: Change, key: str, above: str) -> str:
         from ..workspace import gitindex
+        from ..workspace.rustup import objection as toolchain
         from ..workspace.state import VALIDATORS
 
         if key == "index" or key.startswith("sharedindex."):
@@ -345,6 +346,9 @@ class Judge:
             return f"it is no regular file of at most {protect.LARGEST_READ} bytes"
         if key == "merge_rr":
             return gitindex.rerere(text, self._rerere(change.path))
+        row = tree_row(change.path)
+        if row is not None and row.check:
+            return toolchain(text)
         check = VALIDATORS.get((above, key)) or VALIDATORS.get(("", key))
         return reason(change.path) if check is None else check(text)
 

@@ -123,6 +123,8 @@ def _advice(event: AccessDenied) -> str:
     known = reasons.REASONS.get(event.reason)
     if known == reasons.PRIVATE_ADDRESS:
         return _private(event.access, reasons.PRIVATE_ADDRESS.floor)
+    if known == reasons.PROTECTED_NAME and event.hint:
+        return shorten(event.hint, 2 * WIDEST)
     if known is not None and known.floor:
         return known.floor
     if event.access.get("kind") == "SystemCall":

@@ -10,6 +10,10 @@ While it works git holds ``index.lock``, and renames it to ``index`` when it is 
 such a lock; a refusal of that process, or of one that it started, spoils the lock, and the tracer refuses its rename:
 git stops with an error, and HEAD and index stay as they were.
 
+The workspace may be a directory of the work tree, whose other files a rule shows read-only: what git itself cannot make
+or remove there spoils the lock as well.  A child of it may want to write anywhere outside of the workspace, as a hook
+does: that is no file of the checkout.
+
 What lies in a ``.git`` is in no index (read-cache.c ``verify_path``): a child of git that may not install a hook there
 (``git-lfs clean``, as a filter, tries to each time and goes on) spoils nothing.
 """
@@ -34,11 +38,12 @@ class Locks:
             del self._made[next(iter(self._made))]
         self._made[path] = (_look(thread, b"Tgid:"), "")
 
-    def spoil(self, thread: int, name: str) -> None:
+    def spoil(self, thread: int, name: str, *, alone: bool = False) -> None:
         """Something was refused to this thread.
 
         Args:
             name: absolute, or below the workspace.
+            alone: only a lock of the thread's own process is spoiled, none of a parent's.
         """
         if not self._made or ".git" in name.split("/")[:-1]:
             return
@@ -49,6 +54,8 @@ class Locks:
                 return
             if process in holders:
                 break
+            if alone:
+                return
             process = _look(process, b"PPid:")
         for path, (holder, spoiled) in self._made.items():
             if holder == process:

@@ -911,7 +911,10 @@ class Notifications:
             except OSError as failed:
                 why = f"it cannot be looked at ({failed.strerror})"
             if why:
-                self._deny(known, PathAccess(self._shown(path), "write"), reasons.PROTECTED_NAME)
+                from ..workspace.judge import is_told
+
+                access, hint = PathAccess(self._shown(path), "write"), why if is_told(path) else None
+                self._deny(known, access, reasons.PROTECTED_NAME, None, hint)
                 self._locks.spoil(self._thread, self._shown(path))
                 return errno.EACCES
         for root, rules in self._rules():
@@ -953,9 +956,10 @@ class Notifications:
         return errno.EACCES
 
     def _spoil(self, place: notify.Place, result: str) -> None:
-        """A name that is bound read-only was to be made or removed: git goes on after that (``locks``)."""
-        if result == "EROFS" and not self._outside(os.fsdecode(place.path)):
-            self._locks.spoil(self._thread, self._shown(os.fsdecode(place.path)))
+        """A name that is read-only was to be made or removed: git goes on after that (``locks``)."""
+        if result == "EROFS":
+            path = os.fsdecode(place.path)
+            self._locks.spoil(self._thread, self._shown(path), alone=self._outside(path))
 
     def _refuse_index(self, known: Known | None, source: bytes, to: bytes) -> int:
         """The errno for git's end of a checkout in which something was refused, or is not as it should be."""

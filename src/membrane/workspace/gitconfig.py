@@ -184,21 +184,38 @@ _PLAIN = {
     "pull": "rebase ff",
     "push": "default autosetupremote followtags",
     "fetch": "prune prunetags recursesubmodules parallel writecommitgraph",
-    "merge": "ff conflictstyle renames renamelimit log",
-    "rebase": "autosquash autostash updaterefs",
+    "merge": "ff conflictstyle renames renamelimit log stat autostash verbosity renormalize",
+    "rebase": "autosquash autostash updaterefs stat abbreviatecommands missingcommitscheck",
     "rerere": "enabled autoupdate",
-    "commit": "gpgsign verbose cleanup",
+    "commit": "gpgsign verbose cleanup status",
     "tag": "gpgsign sort",
-    "diff": ("renames renamelimit algorithm colormoved submodule ignoresubmodules mnemonicprefix noprefix context"),
+    "diff": (
+        "renames renamelimit algorithm colormoved submodule ignoresubmodules mnemonicprefix noprefix context "
+        "interhunkcontext wserrorhighlight indentheuristic statgraphwidth"
+    ),
+    "log": "date decorate follow abbrevcommit",
+    "stash": "showpatch showstat",
+    "grep": "linenumber column patterntype extendedregexp",
+    "apply": "whitespace",
+    "notes": "rewriteref rewritemode displayref mergestrategy",
+    "worktree": "guessremote",
+    "checkout": "guess",
+    "interactive": "singlekey",
+    "difftool": "prompt",
+    "mergetool": "prompt keepbackup",
+    "http": "postbuffer version",
+    "protocol": "version",
+    "versionsort": "suffix",
     "status": "showuntrackedfiles submodulesummary branch short",
     "branch": "autosetupmerge autosetuprebase sort",
     "index": "version threads sparse",
     "feature": "manyfiles",
-    "gc": "auto autopacklimit pruneexpire reflogexpire writecommitgraph",
+    "gc": "auto autodetach autopacklimit pruneexpire reflogexpire writecommitgraph",
     "maintenance": "auto strategy",
     "pack": "threads windowmemory usesparse writebitmaps",
     "repack": "writebitmaps",
     "receive": "denycurrentbranch",
+    "uploadpack": "allowfilter",
     "clone": "defaultremotename",
     "submodule": "recurse active fetchjobs alternatelocation alternateerrorstrategy propagatebranches",
     "lfs": "repositoryformatversion",
@@ -217,6 +234,7 @@ _SUBSECTION = frozenset(
         ("remote", "skipdefaultupdate"),
         ("remote", "promisor"),
         ("remote", "partialclonefilter"),
+        ("remote", "gh-resolved"),
         ("branch", "merge"),
         ("branch", "rebase"),
         ("branch", "description"),
@@ -239,6 +257,8 @@ _ADDRESSES = frozenset(
 )
 _REF_STORAGES = frozenset({"files", "reftable"})  # a later git takes an address: ``files:///PATH``
 _SCHEMES = frozenset({"http", "https", "ssh", "git", "file", "git+ssh", "ssh+git", "ftp", "ftps"})
+_GITFLOW = frozenset({"branch", "prefix"})  # of branches; ``path`` has hooks
+_BOOLEANS = frozenset({"true", "yes", "on", "1", "false", "no", "off", "0"})
 _UPDATES = frozenset({"checkout", "rebase", "merge", "none"})
 
 
@@ -253,6 +273,8 @@ def objection(key: str, value: str | None) -> str:
             return ""
         if key == "core.fsmonitor" and value is not None and value.lower() in ("false", "no", "off", "0"):
             return ""
+        if section == "pager" and (value is None or value.lower() in _BOOLEANS):
+            return ""  # anything else is a program
         if key in _REMOTES:
             return _address(value, shown)
         return f"{shown} is not a setting that git writes by itself"
@@ -262,6 +284,10 @@ def objection(key: str, value: str | None) -> str:
         return _address(value, shown)
     if (section, name) == ("submodule", "update"):
         return "" if value in _UPDATES else f"{shown} is a command"
+    if section == "gitflow" and sub in _GITFLOW:
+        # gitflow-avh lets a shell read one of them (git-flow-release, VERSION_PREFIX).
+        plain = all(char.isalnum() or char in "._/-" for char in value or "") and (value or "").isascii()
+        return "" if plain and not (value or "").startswith("-") else f"{shown} is no plain name of branches"
     if (section, name) in _SUBSECTION or section in _DISPLAY:
         return ""
     return f"{shown} is not a setting that git writes by itself"

@@ -41,6 +41,7 @@ from .judge import (
     UNANSWERED,
     Holder,
     is_only_for_now,
+    is_told,
     judge,
     pointer_target,
     tree_row,
@@ -281,27 +282,34 @@ class Guard(Holder, Watching):
             if self._is_held_open(path):
                 self._put_aside(path)
             return
-        there = os.path.lexists(self._prefix + path)
-        if self._tips and tree_row(path) is not None:
+        there, row = os.path.lexists(self._prefix + path), tree_row(path)
+        # Where the content decides, one that no commit has may be put in the place of a commit's.
+        if self._tips and row is not None and not (row.check and not self._objection(path)):
             like = self._is_as_committed(path)
             if like is None:
                 self._waiting[path] = None  # the rest of the work is done in the next turn
             if like is not False:
                 return
-        try:
-            why = judge(self._root_fd, path, holder=self)
-        except (FileNotFoundError, NotADirectoryError):
+        why = self._objection(path)
+        if why is None:
             return
-        except OSError:
-            why = "it cannot be looked at"  # and so it is not benign
         if not why and self._ended and is_only_for_now(self._root_fd, path):
             why = "it is not needed any more"
         if why == UNANSWERED and self._may_be_answered(path, since):
             return
         if why:
-            self._put_aside(path)
-        elif not there and tree_row(path) is not None:
+            self._put_aside(path, why if is_told(path) else None)
+        elif not there and row is not None and not row.check:
             self._report_refusal(path)  # it was there for a moment, and nothing that it could have held is benign
+
+    def _objection(self, path: str) -> str | None:
+        """What its judge says of a name; None: it is gone."""
+        try:
+            return judge(self._root_fd, path, holder=self)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError:
+            return "it cannot be looked at"  # and so it is not benign
 
     def _may_be_answered(self, path: str, since: float) -> bool:
         """Is a worktree outside, of which there is no ``.git`` file yet, waited for?
@@ -456,10 +464,10 @@ class Guard(Holder, Watching):
             at = path.find("/", at + 1)
         return False
 
-    def _report_refusal(self, path: str) -> None:
+    def _report_refusal(self, path: str, hint: str | None = None) -> None:
         shown = self._shown + path
         denied = PathAccess(shown, "write")
-        self._report(AccessDenied(access_as_data(denied), reasons.PROTECTED_NAME, rule=None, hint=None, source="mount"))
+        self._report(AccessDenied(access_as_data(denied), reasons.PROTECTED_NAME, rule=None, hint=hint, source="mount"))
         count = self._returns[path] = self._returns.get(path, 0) + 1
         self._taken += 1
         if self._taken > MOST_MOVED:
@@ -467,20 +475,20 @@ class Guard(Holder, Watching):
         elif count >= MOST_RETURNS:
             self.overrun = f"{shown} was made {count} times, though it is a protected name and was put aside each time"
 
-    def _put_aside(self, path: str) -> None:
+    def _put_aside(self, path: str, hint: str | None = None) -> None:
         try:
             aside = put_aside(self._root_fd, path)
         except (FileNotFoundError, NotADirectoryError):
-            self._report_refusal(path)
+            self._report_refusal(path, hint)
             return
         except OSError:
             # It cannot even be renamed: freeze it, and fail the run if it is still there at the end.
-            self._report_refusal(path)
+            self._report_refusal(path, hint)
             self._stuck[path] = None
             if not self._ended:
                 self._mask([ReadOnly(self._prefix + path)])
             return
-        self._report_refusal(path)
+        self._report_refusal(path, hint)
         self._aside.append((path, aside))
 
     # ------------------------------------------------------------ the end

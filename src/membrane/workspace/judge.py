@@ -120,10 +120,10 @@ def judge(root_fd: int, path: str, source: str = "", holder: Holder = _NOBODY) -
     row = tree_row(path)
     if stat.S_ISLNK(mode):
         return "" if row is None and _is_probe(root_fd, real, key) else "it is a symbolic link"
-    if row is not None:
+    if row is not None and not row.check:
         return row.reason
     if stat.S_ISDIR(mode):
-        if key in GIT_NAMES:
+        if key in GIT_NAMES or row is not None:
             return ""  # its contents are judged name by name
         if key == "hooks":
             return _judge_names(root_fd, real, _judge_hook)
@@ -273,8 +273,14 @@ def judged_by_content(key: str, above: str) -> bool:
     return _validator(key, above) is not None
 
 
+def is_told(path: str) -> bool:
+    """May what ``judge`` says of this name be reported?  What git's configuration holds, as a password, may not."""
+    row = tree_row(path)
+    return fold(path.rpartition("/")[2]) in _STATE_NAMES if row is None else bool(row.check)
+
+
 def tree_row(path: str) -> Protected | None:
-    """The row of the table of tools that the end of ``path`` fits: nothing that is there can be benign."""
+    """The row of the table of tools that the end of ``path`` fits: without a ``check`` nothing there can be benign."""
     parts = fold_path(path)
     for names, row in _TREE_PARTS:
         if (
@@ -552,6 +558,12 @@ def _is_looked_at(root_fd: int, place: str) -> bool:
     return kind in (GIT_MODULES, *GIT_DIRECTORIES) or (not context & NAMED and kind in (TREE, PACKAGE))
 
 
+def _judge_toolchain(root_fd: int, path: str, text: str) -> str:
+    from .rustup import objection
+
+    return objection(text)
+
+
 def _judge_attributes(root_fd: int, path: str, text: str) -> str:
     return "" if not text.strip() else "it puts files under filter, diff and merge programs"
 
@@ -568,6 +580,8 @@ _VALIDATORS: dict[str, Callable[[int, str, str], str]] = {
     "commondir": _judge_commondir,
     "gitdir": _judge_backlink,
     "attributes": _judge_attributes,
+    "rust-toolchain": _judge_toolchain,
+    "rust-toolchain.toml": _judge_toolchain,
 }
 
 

@@ -5,7 +5,8 @@ Theory of operation
 Data only.  A row says which name, which program obeys it, what that does, and where this is written: the page of its
 manual, or the file of its source.  ``docs/protected-names.md`` is this table as text, and a test compares the two.  A
 name has up to three components, with at most one ``*`` in the last; it counts in every directory of the tree, but
-for what package managers unpack (``protect.PACKAGES``).
+for what package managers unpack (``protect.PACKAGES``).  Of a row with ``check`` the content decides, at each change,
+and the file stays writable.
 
 What is in a git directory has another table, of what is *good* (``gitdir``): git says what it writes, and a list of
 what it obeys would never be whole.  Here any program may be meant, so the list is of what is known to be obeyed.
@@ -28,6 +29,7 @@ class Protected(Value):
     tool: str
     does: str  # what the tool does with it
     source: str  # where that is written
+    check: str = ""  # what its content may be; empty: nothing that it could hold is let be
 
     @property
     def reason(self) -> str:
@@ -64,8 +66,8 @@ _CLAUDE = "code.claude.com/docs/en/settings"
 _GEMINI = "google-gemini/gemini-cli, docs/reference/configuration.md"
 
 
-def _rows(tool: str, reason: str, source: str, *names: str) -> tuple[Protected, ...]:
-    return tuple(Protected(name, "tree", tool, reason, source) for name in names)
+def _rows(tool: str, reason: str, source: str, *names: str, check: str = "") -> tuple[Protected, ...]:
+    return tuple(Protected(name, "tree", tool, reason, source, check) for name in names)
 
 
 TREE_ROWS = (
@@ -188,6 +190,7 @@ TREE_ROWS = (
         "rust-lang.github.io/rustup/overrides.html, path",
         "rust-toolchain.toml",
         "rust-toolchain",
+        check="a released toolchain, its components, targets and profile",
     ),
     *_rows(
         "Yarn",

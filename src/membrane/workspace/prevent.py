@@ -42,6 +42,7 @@ from .protect import (
     CHECKED,
     DATA,
     GIT,
+    GIT_LINKED,
     GIT_MODULES,
     GIT_NAMES,
     KIND,
@@ -69,7 +70,7 @@ _MOST_MADE = 16_384  # directories of this session that are remembered
 _MOST_WALKED = 4096  # names of a directory that is renamed into another kind of place
 _HOOKS = -10  # context of a directory where git looks for hooks: only samples are made
 _EMPTY = -11  # context of a directory in which nothing is made
-_BY_RENAME = frozenset({"config.worktree", "attributes"})  # git never opens them to make them
+_BY_RENAME = frozenset({"config.worktree", "attributes"})  # git never makes them where it has been before
 
 
 class Prevention:
@@ -282,17 +283,21 @@ class Prevention:
         if code not in (PROTECT, CHECKED):
             return ""
         row = tree_row(path)
-        if row is not None:
-            return "" if self._is_new(path) and key not in GIT_NAMES else row.reason
+        if row is not None and self._is_new(path) and key not in GIT_NAMES:
+            return ""
+        if row is not None and not row.check:
+            return row.reason
         if link:
             probe = context & KIND == GIT_MODULES and is_probe_target(target) and len(key) == 7 and key[0] == "t"
             return "" if probe else "it is a symbolic link"
         if hard or kind not in ("file", "directory"):
-            return "git makes no such thing there"
+            return "git makes no such thing there" if row is None else row.reason
         if source:
             return judge(self._root_fd, path, source)
         if directory:
             return "" if key in GIT_NAMES or (key in ("hooks", "branches") and not row) else reason(path)
+        if key == "config.worktree" and context & KIND == GIT_LINKED and context & NAMED and parent in self._made:
+            return ""  # git worktree add copies that of the main worktree (builtin/worktree.c); each write is judged
         if key in _BY_RENAME or not judged_by_content(key, above):
             return reason(path)
         if key in ("commondir", "gitdir") and context & KIND == GIT:

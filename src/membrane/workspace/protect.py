@@ -62,7 +62,7 @@ PACKAGES = frozenset({"node_modules", "bower_components", "site-packages", "dist
 # What ``classify`` answers: a context for the children (>= 0), or one of these.
 PROTECT = -1  # protected, with everything below
 DATA = -2  # objects, refs and logs of a repository: nothing below is protected
-CHECKED = -3  # its content decides, and it stays writable: state of a rebase, a pick, a bisect
+CHECKED = -3  # its content decides, and it stays writable: state of a rebase, a pick, a bisect, a choice of tools
 
 TREE, PACKAGE, GIT, GIT_LINKED, GIT_INFO, GIT_MODULES, GIT_WORKTREES, GIT_MERGE, GIT_APPLY, GIT_SEQUENCER = range(10)
 GIT_WRITTEN = 10  # logs and the like: git writes to files there by their names, also through links
@@ -140,7 +140,7 @@ def _tables() -> tuple[_Names, tuple[_Names, ...]]:
             names.wild.append((before, after))
             names.ends = (*names.ends, after)
         else:
-            names.exact[name] = PROTECT
+            names.exact[name] = CHECKED if row.check else PROTECT
     return first, tuple(inner)
 
 
@@ -201,7 +201,7 @@ def classify(context: int, key: str, directory: bool, link: bool) -> int:
     elif kind in (GIT_MODULES, GIT_WORKTREES):
         if REFUSED in key:
             return DATA
-        if link or (not named and _TREE.look(key) == PROTECT):
+        if link or (not named and _TREE.look(key) in (PROTECT, CHECKED)):
             return PROTECT
         if not directory and named and kind == GIT_WORKTREES:
             return PROTECT
@@ -219,6 +219,8 @@ def classify(context: int, key: str, directory: bool, link: bool) -> int:
 
 def _in_tree(key: str, directory: bool, link: bool) -> int:
     code = _TREE.look(key)
+    if code == CHECKED:
+        return TREE if directory else PROTECT if link else CHECKED  # what a link leads to may change unseen
     if code <= TREE or directory:
         return code
     return PROTECT if link and code >= FIRST_PARENT else TREE

@@ -75,7 +75,7 @@ EFFECTS: dict[str, Effect] = {
     "s": "protect",
     "k": "socket",
 }
-_FORMAT = ("membrane scan", 4, sys.implementation.cache_tag, tuple(row.name for row in protect.PROTECTED))
+_FORMAT = ("membrane scan", 5, sys.implementation.cache_tag, tuple(row.name for row in protect.PROTECTED))
 
 
 class Patterns:

@@ -62,7 +62,9 @@ def todo(text: str) -> str:
         if not word or not word[0][:1].isalnum():
             continue  # empty, or a comment whatever core.commentChar says
         if word[0] in ("x", "exec"):
-            return "git rebase --continue runs its exec lines"
+            return (
+                "git rebase --continue outside would run its exec lines: rebase without them, and run the program then"
+            )
         if word[0] not in _WORDS and not _unfinished(text, line, word[0]):
             return f"{word[0][:40]} is not known in such a list"
     return ""

@@ -334,6 +334,14 @@ def test_a_configuration_beside_it_overrides_nothing_that_has_to_stay(repository
     assert not one(repository, path).red, "the control"
 
 
+@pytest.mark.parametrize("name", ["rust-toolchain", "a/rust-toolchain.toml"])
+def test_a_toolchain_of_the_command_is_red(repository: Workspace, name: str) -> None:
+    repository.write(name, '[toolchain]\npath = "x"\n')
+    assert one(repository, name).red
+    repository.write(name, "stable\n")
+    assert not one(repository, name).red, "the control"
+
+
 def test_an_index_that_leads_out_is_red(repository: Workspace) -> None:
     data = (repository.base / ".git/index").read_bytes()
     assert b"a.txt" in data

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from membrane.events import AccessDenied, access_as_data
 from membrane.policy.model import Connect, HttpRequest, NameQuery, PathAccess, SocketAccess
-from membrane.policy.reasons import PRIVATE_ADDRESS, REASONS, Reason
+from membrane.policy.reasons import PRIVATE_ADDRESS, PROTECTED_NAME, REASONS, Reason
 from membrane.record import summary
 from membrane.value import Value
 
@@ -102,7 +102,13 @@ def test_what_nobody_asked_for_is_not_told() -> None:
     assert summary.refusals([*untold, *THREE]) == summary.refusals(THREE)
 
 
-@pytest.mark.parametrize("reason", [each for each in REASONS.values() if each.floor])
+def test_a_protected_name_says_what_stands_against_it_where_that_is_known() -> None:
+    access = PathAccess(".git/rebase-merge/git-rebase-todo", "write")
+    assert summary.refusals([denied(access, PROTECTED_NAME, "exec \x1b[2J")])[1].endswith("   exec \\u{1b}[2J")
+    assert summary.refusals([denied(access, PROTECTED_NAME)])[1].endswith(PROTECTED_NAME.floor)
+
+
+@pytest.mark.parametrize("reason", [each for each in REASONS.values() if each.floor and each != PROTECTED_NAME])
 def test_floors_say_why_and_suggest_nothing(reason: Reason) -> None:
     event = denied(Connect("", "169.254.169.254", 80), reason, 'allow: ["169.254.169.254:80"]')
     assert summary.refusals([event])[1] == f"  169.254.169.254:80   {reason}   {reason.floor}"

@@ -54,6 +54,16 @@ def test_a_refusal_to_a_child_or_a_thread_of_the_holder_too(child: int) -> None:
     assert known.taken(b"/w/.git/index.lock") == ".husky"
 
 
+def test_what_a_child_wants_outside_of_the_workspace_is_no_file_of_the_checkout(child: int) -> None:
+    known = Locks()
+    known.made(b"/w/.git/index.lock", OURS)
+    known.spoil(child, "/opt/log", alone=True)
+    assert known.taken(b"/w/.git/index.lock") == ""
+    known.made(b"/w/.git/index.lock", OURS)
+    known.spoil(OURS, "/w/sibling/file", alone=True)
+    assert known.taken(b"/w/.git/index.lock") == "/w/sibling/file"
+
+
 @pytest.mark.parametrize(
     ("name", "spoils"),
     [

@@ -43,6 +43,10 @@ EVERYDAY = [
     b"[core]\n\tautocrlf = input\n\tsparseCheckout = true\n[extensions]\n\tworktreeConfig = true\n",
     b"[init]\n\tdefaultBranch = main\n[pull]\n\trebase = true\n[push]\n\tdefault = current\n",
     b"[merge]\n\tconflictStyle = zdiff3\n[lfs]\n\trepositoryformatversion = 0\n",
+    b"[pager]\n\tbranch = false\n\tlog\n[log]\n\tdate = iso\n[protocol]\n\tversion = 2\n[gc]\n\tautoDetach = false\n",
+    b"[http]\n\tpostBuffer = 524288000\n\tversion = HTTP/1.1\n[uploadpack]\n\tallowFilter = true\n",
+    b'[gitflow "branch"]\n\tmaster = main\n[gitflow "prefix"]\n\tfeature = feature/\n\tversiontag =\n',
+    b'[remote "origin"]\n\tgh-resolved = base\n[mergetool]\n\tkeepBackup = false\n[rebase]\n\tstat = true\n',
     b"# a comment that says fsmonitor = x\n",
 ]
 
@@ -90,6 +94,16 @@ REFUSED = [
     (b"[protocol]\n\tallow = always\n", "protocol.allow"),
     (b"[gpg]\n\tprogram = ./x\n", "gpg.program"),
     (b"[user]\n\tsigningKey = x\n", "user.signingkey"),
+    (b"[pager]\n\tlog = ./x\n", "pager.log"),
+    (b"[http]\n\tproxy = http://x\n", "http.proxy"),
+    (b"[http]\n\tsslVerify = false\n", "http.sslverify"),
+    (b"[uploadpack]\n\tpackObjectsHook = ./x\n", "uploadpack.packobjectshook"),
+    (b"[interactive]\n\tdiffFilter = ./x\n", "interactive.difffilter"),
+    (b"[notes]\n\tx = ./x\n", "notes.x"),
+    (b'[gitflow "path"]\n\thooks = ./x\n', "gitflow.path.hooks"),
+    (b'[gitflow "prefix"]\n\tversiontag = $(./x)\n', "gitflow.prefix.versiontag"),
+    (b"[merge]\n\ttool = ../../x\n", "merge.tool"),
+    (b'[difftool "x"]\n\tcmd = ./x\n', "difftool.x.cmd"),
     (b"[some]\n\tthing = new\n", "some.thing"),
 ]
 

@@ -32,13 +32,23 @@ def protected(result: ScanResult) -> set[str]:
     return {hit.path for hit in result.hits if hit.effect == "protect"}
 
 
-@pytest.mark.parametrize("row", [row for row in protect.PROTECTED if row.where == "tree"], ids=lambda row: row.name)
+@pytest.mark.parametrize("row", [row for row in protect.TREE_ROWS if not row.check], ids=lambda row: row.name)
 @pytest.mark.parametrize("below", ["", "a/b/"])
 def test_every_row_is_found_at_any_depth(tmp_path: Path, row: protect.Protected, below: str) -> None:
     name = below + row.name.replace("*", ".local")
     make(tmp_path, name)
     assert protected(scan(str(tmp_path), ())) == {name}
     assert row.reason
+
+
+@pytest.mark.parametrize("row", [row for row in protect.TREE_ROWS if row.check], ids=lambda row: row.name)
+def test_a_row_whose_content_decides_stays_writable_and_is_watched(tmp_path: Path, row: protect.Protected) -> None:
+    make(tmp_path, f"a/{row.name}", f"b/{row.name}/file", f"node_modules/{row.name}")
+    (tmp_path / row.name).symlink_to("missing")
+    found = scan(str(tmp_path), ())
+    assert protected(found) == {row.name}, "only the link"
+    watched = {hit[0] for entry in found.index.entries.values() for hit in entry[6] if hit[1] == "s"}
+    assert watched == {f"a/{row.name}"}
 
 
 def test_the_list_holds_at_least_that_of_sandbox_runtime(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 
 import pytest
 from escape_box import Box, inside, until
@@ -95,3 +96,58 @@ def test_F42_a_hidden_link_hides_what_it_leads_to(box: Box) -> None:
     names = ("1.env", "conf/real", "2.env", "sub/file")
     found = box.attack("".join(f"attempt({name!r}, read({name!r}))\n" for name in names))
     assert found == {"1.env": "EACCES", "conf/real": "EACCES", "2.env": "EACCES", "sub/file": "EACCES"}
+
+
+WALK = """
+def answer(line):
+    found = []
+    for here, _directories, files in os.walk("."):
+        for name in files:
+            try:
+                with open(os.path.join(here, name), "rb") as file:
+                    found += [os.path.join(here, name)] if b"SECRET" in file.read() else []
+            except OSError:
+                pass
+    return " ".join(found)
+"""
+
+
+@pytest.mark.guard_alone
+@pytest.mark.parametrize(
+    ("rule", "name"),
+    [
+        (".mcp.json", ".mcp.json"),
+        ("*.kdbx", ".git/x.kdbx"),
+        (".env", ".gemini/.env"),  # hidden by default
+        (".vscode/", "sub/.vscode/deep/x"),
+        ("/sub/.vscode/deep/x", "sub/.vscode/deep/x"),  # not by its new name
+        (".gitmodules", ".gitmodules"),  # what is in it is benign: it keeps its name
+    ],
+)
+def test_F146_a_name_that_is_hidden_and_protected_is_read_by_no_other_name(box: Box, rule: str, name: str) -> None:
+    """What the host makes under it loses its name, and has none that a rule knows."""
+    subprocess.run(["git", "init", "-q"], cwd=box.workspace, check=True)
+    box.policy(ignore=[rule])
+    (box.workspace / "sub").mkdir()
+    content = "# SECRET\n"
+    made = box.home / "made"
+    made.mkdir()
+    above, _, below = name.partition(".vscode/")
+    (made / "deep").mkdir()
+    (made / "deep/x").write_text(content)
+    with inside(box, WALK) as ask:
+        assert ask("") == ""
+        (box.workspace / "plain").write_text(content)
+        assert ask("") == "./plain"
+        if below:
+            os.rename(made, box.workspace / above / ".vscode")
+        else:
+            (box.workspace / name).parent.mkdir(exist_ok=True)
+            (box.workspace / name).write_text(content)
+
+        def seen() -> str:
+            gone = name == ".gitmodules" or not (box.workspace / name).exists()
+            return ask("") if gone else "not judged yet"
+
+        assert until(seen, "./plain") == "./plain"
+        assert until(seen, "./plain") == "./plain"

@@ -64,6 +64,7 @@ PROGRESS_EVERY = 64  # directories between two looks at the clock
 READ_ONLY = 0x1000  # below a read-only directory
 DATA = 0x1001  # objects, refs and logs of a repository; not watched either
 CLOSED = -1  # not walked
+HELD_DATA = 0x1003  # the same where a rule makes names in a ``.git`` read-only: these as well, and watched
 UNREADABLE = 0x1002  # settled context of a directory that could not be listed
 
 EFFECTS: dict[str, Effect] = {
@@ -75,23 +76,27 @@ EFFECTS: dict[str, Effect] = {
     "s": "protect",
     "k": "socket",
 }
-_FORMAT = ("membrane scan", 4, sys.implementation.cache_tag, tuple(row.name for row in protect.PROTECTED))
+_FORMAT = ("membrane scan", 5, sys.implementation.cache_tag, tuple(row.name for row in protect.PROTECTED))
 
 
 class Patterns:
     """The two pattern lists, compiled on first use (importing ``re`` costs 5 ms)."""
 
-    __slots__ = ("_compiled", "hides", "open_git_config", "readonly")
+    __slots__ = ("_compiled", "_in_data", "_lead", "hides", "open_git_config", "readonly")
 
     def __init__(self, rules: Iterable[PathRule]) -> None:
         self.hides = tuple(rule.text for rule in rules if rule.effect == "hide")
         self.readonly = tuple(rule.text for rule in rules if rule.effect == "readonly")
         self.open_git_config = any(rule.effect == "git-config" for rule in rules)
+        self._in_data = any(".git/" in text.rstrip("/") for text in self.readonly)  # may they name a ref, an object?
+        # Before a path of the tree, for the patterns: what they are relative to may be another directory.
+        self._lead = "".join(f"{rule.text}/" for rule in rules if rule.effect == "place")
         self._compiled: tuple[PatternSet | None, PatternSet | None, PatternSet | None] | None = None
 
     @property
     def key(self) -> tuple[tuple[str, ...], ...]:
-        return (self.hides, self.readonly, *((("git-config",),) if self.open_git_config else ()))
+        more = ("git-config",) if self.open_git_config else ()
+        return (self.hides, self.readonly, more, (self._lead,))
 
     @property
     def anchored(self) -> bool:
@@ -112,14 +117,19 @@ class Patterns:
             name: as listed; ``key``: folded; ``path``: relative to the workspace.
         """
         hides, readonly, readonly_in_git = self._compiled or self.compiled()
-        if hides is not None and hides.match(name, path, directory):
+        whole = path
+        if self._lead:
+            whole, readonly = self._lead + path, readonly_in_git
+        if hides is not None and hides.match(name, whole, directory):
             guarded = context < READ_ONLY and protect.classify(context, key, directory, link) == protect.PROTECT
             return "x" if guarded else "h", CLOSED
         below = READ_ONLY if hides is not None else CLOSED
         if context >= READ_ONLY:
+            if context == HELD_DATA and readonly_in_git is not None and readonly_in_git.match(name, whole, directory):
+                return "r", below
             return "", context
         locked = readonly_in_git if context & protect.NAMED else readonly
-        if locked is not None and locked.match(name, path, directory):
+        if locked is not None and locked.match(name, whole, directory):
             return "r", below
         child = protect.classify(context, key, directory, link)
         if child >= 0:
@@ -127,6 +137,8 @@ class Patterns:
         if child == protect.PROTECT and self.open_git_config and protect.is_git_config(path) and not link:
             return "", CLOSED
         if child == protect.DATA:
+            if self._in_data:
+                return "", HELD_DATA
             return "", DATA if hides is not None else CLOSED
         if child == protect.CHECKED:
             return "s", CLOSED
@@ -134,6 +146,21 @@ class Patterns:
             anyway = protect.classify(protect.TREE, key, directory, link) == protect.PROTECT
             return "p" if anyway else "g", below
         return "p", below
+
+    def effect(self, name: str, path: str, directory: bool, in_git: bool) -> Literal["hide", "readonly", ""]:
+        """What a rule says of this one name; what is above it is not looked at.
+
+        Args:
+            name: as listed; ``path``: relative to the tree.
+            in_git: it is below a ``.git`` of the tree.
+        """
+        hides, readonly, readonly_in_git = self._compiled or self.compiled()
+        if self._lead:
+            path, in_git = self._lead + path, True
+        if hides is not None and hides.match(name, path, directory):
+            return "hide"
+        locked = readonly_in_git if in_git else readonly
+        return "readonly" if locked is not None and locked.match(name, path, directory) else ""
 
     def compiled(self) -> tuple[PatternSet | None, PatternSet | None, PatternSet | None]:
         """Hide, read-only, and read-only inside of a ``.git``.

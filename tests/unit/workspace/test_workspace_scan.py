@@ -416,3 +416,14 @@ def test_many_hits_are_found_without_a_call_per_hit_and_rule(tmp_path: Path) -> 
     result = scan(str(tmp_path), rules(*(f"*.{suffix}" for suffix in ("a", "b", "c", "pem"))))
     assert len(result.hits) == 3_000
     assert result.linked == ("only 2000 of the files that are covered were checked for hard links",)
+
+
+def test_a_rule_over_a_ref_holds_though_git_writes_beside_it(tmp_path: Path) -> None:
+    make(tmp_path, ".git/refs/heads/keep", ".git/refs/heads/other", ".git/objects/ab/keep", ".git/HEAD", "a/keep")
+    found = scan(str(tmp_path), rules(readonly=(".git/refs/heads/keep",)))
+    assert by_path(found) == {".git/refs/heads/keep": ("readonly", False, False)}
+    assert ".git/refs/heads" in found.pins
+    assert by_path(scan(str(tmp_path), rules("*.pem", readonly=(".git/refs/heads/keep",)))) == by_path(found)
+    assert by_path(scan(str(tmp_path), rules(readonly=(".github/", "keep")))) == {  # without .git: files of the tree
+        "a/keep": ("readonly", False, False)
+    }

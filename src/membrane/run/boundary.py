@@ -811,7 +811,7 @@ class Boundary(ABC):
         return Trees(tuple(roots), (facts.state, *(each for each in sources if each not in roots)))
 
     def _writable_roots(self, facts: HostFacts) -> list[tuple[str, tuple[PathRule, ...]]]:
-        """The trees that the command can write on the host; path rules speak of the workspace, and of its repository."""
+        """The trees that the command can write on the host; path rules speak of the workspace and its repository."""
         if self.policy.file_rules is not None:
             from ..plan.hosttree import guarded
 

@@ -221,8 +221,8 @@ def facts_for(policy: Policy, workspace: str = "", *, backend: Backend | None = 
         if os.path.isfile(f"{facts.workspace}/.git"):
             from ..workspace import gitdirs
 
-            found, live = gitdirs.find(facts.workspace), policy.workspace != "review"
-            facts = facts.replace(repository=gitdirs.under(policy.paths, found, live=live))
+            elsewhere, live = gitdirs.find(facts.workspace), policy.workspace != "review"
+            facts = facts.replace(repository=gitdirs.under(policy.paths, elsewhere, live=live))
         if policy.image:
             from . import images
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from pathlib import Path
 
 import pytest
 from escape_box import Box, inside, until
@@ -151,3 +152,32 @@ def test_F146_a_name_that_is_hidden_and_protected_is_read_by_no_other_name(box: 
 
         assert until(seen, "./plain") == "./plain"
         assert until(seen, "./plain") == "./plain"
+
+
+STREAM = """
+def append():
+    fd = os.open("/proc/self/fd/0", os.O_WRONLY | os.O_APPEND)
+    os.write(fd, b"EVIL")
+say("read", sys.stdin.readline())
+attempt("append", append)
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("--containers",), ("--review=one",), ("--backend=landlock",)])
+def test_F147_a_file_that_is_stdin_is_no_way_past_the_view(box: Box, tmp_path: Path, options: tuple[str, ...]) -> None:
+    """``/proc/self/fd/0`` opens it anew on the mount of the host, where nothing is read-only."""
+    box.policy(readonly=["*.ro"], ignore=["*.env"])
+    # ``ordinary`` is the control: a file that the command may write by its name.
+    files = {name: box.file(name, f"first\nof {name}\n") for name in ("x.ro", "x.env", ".mcp.json", "ordinary")}
+    files["outside"] = tmp_path / "outside"
+    files["outside"].write_text("first\nof outside\n")
+    written = {}
+    for name, path in files.items():
+        before = path.read_text()
+        with path.open() as stream:
+            os.lseek(stream.fileno(), len("first\n"), os.SEEK_SET)
+            said = box.attack(STREAM, *options, stdin=stream)
+        assert said["read"] == f"of {name}\n", said  # at the offset where the caller was
+        written[name] = path.read_text() != before
+    ordinary = options != ("--review=one",) and os.geteuid() != 0  # root's files are another user's on the host's mount
+    assert written == {**dict.fromkeys(files, False), "ordinary": ordinary}

@@ -70,7 +70,6 @@ MOST_MOVED = 500  # times that names are taken away in one session before the co
 MOST_RETURNS = 8  # times that one name is taken away before the command is ended
 MOST_WAITING = 65_536  # names that wait for their judgement before the command is ended
 MOST_UNWATCHED = 4_096  # benign names whose writes are not reported; one more is not benign
-MOST_LISTED = 4_096  # names in a directory that is put aside; with more it is hidden whole
 MOST_KEPT = 1_000  # names of tools in new repositories that are reported at the end
 AGAIN = 0.02  # seconds between two looks at names that may be written to unseen
 PATIENCE = 5.0  # seconds that a process may hold a protected name open for writing, or git makes a worktree
@@ -490,39 +489,10 @@ class Guard(Holder, Watching):
             return
         self._report_refusal(path)
         self._aside.append((path, aside))
-        if aside and not self._ended and (how := self._holds_hidden(path, aside)) is not None:
-            # The patterns do not know it by its new name; where a mask was over it already it has one more.
-            self._mask([Mask(self._prefix + aside, how)])
 
     def _hides(self, path: str, directory: bool) -> bool:
         """Does a rule hide this name itself?"""
         return self._index.patterns.effect(path.rpartition("/")[2], path, directory, False) == "hide"
-
-    def _holds_hidden(self, path: str, aside: str) -> bool | None:
-        """Is a directory hidden by a rule, or what holds such names? None: nothing is.
-
-        Args:
-            path: the name that the rules know.
-            aside: what it is called now.
-        """
-        if not self._index.patterns.hides:
-            return None
-        try:
-            directory = stat.S_ISDIR(os.lstat(self._prefix + aside).st_mode)
-        except OSError:
-            return None
-        if self._hides(path, directory):
-            return directory
-        left = MOST_LISTED
-        for here, directories, files, _fd in os.fwalk(aside, dir_fd=self._root_fd) if directory else ():
-            below = path + here[len(aside) :]
-            left -= len(directories) + len(files)
-            if left < 0:
-                return True
-            for names, each in ((directories, True), (files, False)):
-                if any(self._hides(f"{below}/{name}", each) for name in names):
-                    return True
-        return None
 
     # ------------------------------------------------------------ the end
 

@@ -22,7 +22,7 @@ import stat
 from ..host import syscalls
 from ..host.writing import write_all
 from .addresses import Trees
-from .gitdir import NEVER, REFUSED, checked, find, fits
+from .gitdir import LONGEST_KEPT, NEVER, REFUSED, checked, find, fits
 from .names import HOOK, TREE_ROWS
 from .protect import (
     DATA,
@@ -61,7 +61,6 @@ LONGEST_PATH = 4096  # bytes: PATH_MAX
 LEADS_OUT = "it leads to something else than a worktree of this repository"
 UNANSWERED = "the worktree that it leads to does not lead back"
 MOST_LISTED = 2_000  # names of a directory that are compared with those of a repository
-LONGEST_KEPT = 200  # bytes of a name that it keeps when it is put aside (NAME_MAX is 255)
 MOST_UNMADE = 16  # components of a pointer's target that need not be there yet
 
 REDIRECT = "git " + NEVER["commondir"]

@@ -32,9 +32,8 @@ import time
 from itertools import islice
 
 from .beside import REASON
-from .gitdir import REFUSED
+from .gitdir import LONGEST_KEPT, REFUSED
 from .judge import (
-    LONGEST_KEPT,
     _open,
     _own_path,
     _stat,

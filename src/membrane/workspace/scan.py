@@ -32,6 +32,7 @@ from ..plan.model import ScanHit
 from ..value import Value
 from . import protect, sockets
 from .beside import Beside, seen
+from .gitdir import LONGEST_KEPT, REFUSED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -118,8 +119,12 @@ class Patterns:
         """
         hides, readonly, readonly_in_git = self._compiled or self.compiled()
         whole = path
+        if REFUSED in path:
+            name, whole, cut = former(path)
+            if cut and hides is not None:
+                return "h", CLOSED
         if self._lead:
-            whole, readonly = self._lead + path, readonly_in_git
+            whole, readonly = self._lead + whole, readonly_in_git
         if hides is not None and hides.match(name, whole, directory):
             guarded = context < READ_ONLY and protect.classify(context, key, directory, link) == protect.PROTECT
             return "x" if guarded else "h", CLOSED
@@ -139,6 +144,8 @@ class Patterns:
         if child == protect.DATA:
             if self._in_data:
                 return "", HELD_DATA
+            if REFUSED in key and hides is not None:
+                return "", READ_ONLY  # it was put aside: watched, for what it may hold
             return "", DATA if hides is not None else CLOSED
         if child == protect.CHECKED:
             return "s", CLOSED
@@ -155,6 +162,10 @@ class Patterns:
             in_git: it is below a ``.git`` of the tree.
         """
         hides, readonly, readonly_in_git = self._compiled or self.compiled()
+        if REFUSED in path:
+            name, path, cut = former(path)
+            if cut and hides is not None:
+                return "hide"
         if self._lead:
             path, in_git = self._lead + path, True
         if hides is not None and hides.match(name, path, directory):
@@ -172,6 +183,16 @@ class Patterns:
             in_git = tuple(text for text in self.readonly if ".git" in text)
             self._compiled = (_compile(self.hides), _compile(self.readonly), _compile(in_git))
         return self._compiled
+
+
+def former(path: str) -> tuple[str, str, bool]:
+    """The last name and the path that had what was put aside (``judge.put_aside``): for rules it has its name still.
+
+    And whether of a name only the beginning was kept, so that it may have been any.
+    """
+    parts = [part.partition(REFUSED)[0] or part for part in path.split("/")]
+    cut = any(len(os.fsencode(part)) >= LONGEST_KEPT for part in parts if f"/{part}{REFUSED}" in f"/{path}")
+    return parts[-1], "/".join(parts), cut
 
 
 def _compile(texts: tuple[str, ...]) -> PatternSet | None:

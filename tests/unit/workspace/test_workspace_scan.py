@@ -427,3 +427,16 @@ def test_a_rule_over_a_ref_holds_though_git_writes_beside_it(tmp_path: Path) -> 
     assert by_path(scan(str(tmp_path), rules(readonly=(".github/", "keep")))) == {  # without .git: files of the tree
         "a/keep": ("readonly", False, False)
     }
+
+
+def test_what_was_put_aside_is_for_rules_what_it_was(tmp_path: Path) -> None:
+    """A run that was killed leaves it there."""
+    aside = ".membrane-refused-0123456789ab"
+    long = "k" * 198 + "é"  # cut in the middle of a letter
+    make(tmp_path, f".mcp.json{aside}", f"sub/.vscode{aside}/deep/x", f".git/x.pem{aside}", f".git/d{aside}/y.pem")
+    make(tmp_path, f"plain{aside}", f"lock.ro{aside}", os.fsdecode(os.fsencode(long)[:200]) + aside, "k" * 199 + aside)
+    found = scan(str(tmp_path), rules(".mcp.json", "/sub/.vscode/deep/x", "*.pem", readonly=("*.ro",)))
+    assert {path.replace(aside, "") for path, what in by_path(found).items() if what[0] == "hide"} == {
+        ".mcp.json", "sub/.vscode/deep/x", ".git/x.pem", ".git/d/y.pem", os.fsdecode(os.fsencode(long)[:200])
+    }  # fmt: skip
+    assert by_path(found)[f"lock.ro{aside}"] == ("readonly", False, False)

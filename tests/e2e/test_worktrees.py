@@ -275,3 +275,44 @@ def test_a_directory_of_a_sparse_checkout_commits(box: Box) -> None:
     assert done.returncode == 0 and "S ../left/" in done.stdout and " M src/b" in done.stdout, done
     assert git(box, made, "show", "--name-status", "--format=%s").split() == ["in", "M", "src/b"]
     assert git(box, made, "status", "--porcelain") == "" and not (made / "left").exists()
+
+
+@pytest.mark.parametrize("layout", [linked, bare, submodule, separate])
+def test_rules_hold_in_a_git_directory_that_is_elsewhere_as_they_would_in_the_workspaces_own(
+    box: Box, layout: Callable[[Box], tuple[Path, Path]]
+) -> None:
+    tree, common = layout(box)
+    git(box, tree, "branch", "keep")
+    for name in ("x.pem", "info/y.pem", "a.txt"):
+        (common / name).write_text("SECRET\n")
+    script = (
+        f"cd {common}; cat x.pem info/y.pem a.txt; echo > new.pem; mv x.pem q; ln x.pem q; cat q; echo > ORIG_HEAD; "
+        "echo > refs/heads/keep; rm refs/heads/keep; mv refs/heads r; cat refs/heads/keep"
+    )
+    rules = ("--ignore=*.pem", "--ignore=/.git/a.txt", "--readonly=.git/refs/heads/keep", "--readonly=ORIG_HEAD")
+    kept = (common / "refs/heads/keep").read_text()
+    assert "SECRET" not in (done := box.run(*rules, "--", "sh", "-c", script, cwd=tree)).stdout
+    assert done.stdout.splitlines() == kept.splitlines(), done
+    assert (common / "refs/heads/keep").read_text() == kept and (common / "x.pem").read_text() == "SECRET\n"
+    # A pattern without .git does not mean git's own files, as in an ordinary workspace.
+    assert (common / "ORIG_HEAD").exists() and not (common / "new.pem").exists() and not (common / "q").exists()
+    plan = box.run("plan", *rules, cwd=tree).stdout
+    assert f"{common}/x.pem" in plan and f"{common}/a.txt" in plan
+    control = box.run("--ignore=/x.pem", "--ignore=/info/", "--ignore=/a.txt", "--", "sh", "-c", script, cwd=tree)
+    assert control.stdout.count("SECRET") >= 3, control  # the names of the workspace, not those of the repository
+    assert (common / "refs/heads/keep").exists() is False
+
+
+@pytest.mark.parametrize("how", ["--live", "--review=one"])
+def test_a_rule_over_the_name_of_the_repository_holds_for_where_it_is(box: Box, how: str) -> None:
+    tree, common = linked(box)
+    look = f"ls {common}/HEAD; git log -1 --format=%s"
+    done = box.run(how, "--", "sh", "-c", look, cwd=tree)
+    assert done.stdout == f"{common}/HEAD\n1\n", done  # the control
+    for pattern in (".git", "/.git/"):
+        done = box.run(how, f"--ignore={pattern}", "--", "sh", "-c", look, cwd=tree)
+        assert done.stdout == "" and done.returncode != 0, done
+    if how == "--live":
+        write = f"git log -1 --format=%s; echo > {common}/refs/heads/two; git branch new; true"
+        done = box.run(how, "--readonly=.git", "--", "sh", "-c", write, cwd=tree)
+        assert done.stdout == "1\n" and done.stderr.count("Read-only file system") == 2, done

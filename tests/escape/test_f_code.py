@@ -408,6 +408,9 @@ def test_F37_other_case(box: Box, name: str) -> None:
         ".mcp.json.",
         ".mcp.js\u200bon",
         ".\uff4dcp.json",
+        ".g\u0131t/hooks/x",  # an I by the up-case table of exFAT
+        ".G\u0130T/config",
+        ".cl\u0131nerules/hooks/x",
     ],
 )
 def test_F38_other_spellings(box: Box, name: str) -> None:

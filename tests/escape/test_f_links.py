@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+from pathlib import Path
 
 import pytest
 from escape_box import Box, inside, until
@@ -95,3 +97,87 @@ def test_F42_a_hidden_link_hides_what_it_leads_to(box: Box) -> None:
     names = ("1.env", "conf/real", "2.env", "sub/file")
     found = box.attack("".join(f"attempt({name!r}, read({name!r}))\n" for name in names))
     assert found == {"1.env": "EACCES", "conf/real": "EACCES", "2.env": "EACCES", "sub/file": "EACCES"}
+
+
+WALK = """
+def answer(line):
+    found = []
+    for here, _directories, files in os.walk("."):
+        for name in files:
+            try:
+                with open(os.path.join(here, name), "rb") as file:
+                    found += [os.path.join(here, name)] if b"SECRET" in file.read() else []
+            except OSError:
+                pass
+    return " ".join(found)
+"""
+
+
+@pytest.mark.guard_alone
+@pytest.mark.parametrize(
+    ("rule", "name"),
+    [
+        (".mcp.json", ".mcp.json"),
+        ("*.kdbx", ".git/x.kdbx"),
+        (".env", ".gemini/.env"),  # hidden by default
+        (".vscode/", "sub/.vscode/deep/x"),
+        ("/sub/.vscode/deep/x", "sub/.vscode/deep/x"),  # not by its new name
+        (".gitmodules", ".gitmodules"),  # what is in it is benign: it keeps its name
+    ],
+)
+def test_F146_a_name_that_is_hidden_and_protected_is_read_by_no_other_name(box: Box, rule: str, name: str) -> None:
+    """What the host makes under it loses its name, and has none that a rule knows."""
+    subprocess.run(["git", "init", "-q"], cwd=box.workspace, check=True)
+    box.policy(ignore=[rule])
+    (box.workspace / "sub").mkdir()
+    content = "# SECRET\n"
+    made = box.home / "made"
+    made.mkdir()
+    above, _, below = name.partition(".vscode/")
+    (made / "deep").mkdir()
+    (made / "deep/x").write_text(content)
+    with inside(box, WALK) as ask:
+        assert ask("") == ""
+        (box.workspace / "plain").write_text(content)
+        assert ask("") == "./plain"
+        if below:
+            os.rename(made, box.workspace / above / ".vscode")
+        else:
+            (box.workspace / name).parent.mkdir(exist_ok=True)
+            (box.workspace / name).write_text(content)
+
+        def seen() -> str:
+            gone = name == ".gitmodules" or not (box.workspace / name).exists()
+            return ask("") if gone else "not judged yet"
+
+        assert until(seen, "./plain") == "./plain"
+        assert until(seen, "./plain") == "./plain"
+
+
+STREAM = """
+def append():
+    fd = os.open("/proc/self/fd/0", os.O_WRONLY | os.O_APPEND)
+    os.write(fd, b"EVIL")
+say("read", sys.stdin.readline())
+attempt("append", append)
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("--containers",), ("--review=one",), ("--backend=landlock",)])
+def test_F147_a_file_that_is_stdin_is_no_way_past_the_view(box: Box, tmp_path: Path, options: tuple[str, ...]) -> None:
+    """``/proc/self/fd/0`` opens it anew on the mount of the host, where nothing is read-only."""
+    box.policy(readonly=["*.ro"], ignore=["*.env"])
+    # ``ordinary`` is the control: a file that the command may write by its name.
+    files = {name: box.file(name, f"first\nof {name}\n") for name in ("x.ro", "x.env", ".mcp.json", "ordinary")}
+    files["outside"] = tmp_path / "outside"
+    files["outside"].write_text("first\nof outside\n")
+    written = {}
+    for name, path in files.items():
+        before = path.read_text()
+        with path.open() as stream:
+            os.lseek(stream.fileno(), len("first\n"), os.SEEK_SET)
+            said = box.attack(STREAM, *options, stdin=stream)
+        assert said["read"] == f"of {name}\n", said  # at the offset where the caller was
+        written[name] = path.read_text() != before
+    ordinary = options != ("--review=one",) and os.geteuid() != 0  # root's files are another user's on the host's mount
+    assert written == {**dict.fromkeys(files, False), "ordinary": ordinary}

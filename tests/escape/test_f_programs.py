@@ -20,9 +20,11 @@ class Outside:
         self.box = box
         self.marker = box.home / "PWNED"
         self.evil = EVIL.format(marker=self.marker)
+        self.variables: dict[str, str] = {}
 
     def git(self, *command: str, check: bool = False) -> None:
         environment = {**self.box.environment, "GIT_CONFIG_SYSTEM": "/dev/null"}
+        environment |= self.variables
         environment |= {f"GIT_{who}_{what}": "x@y" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
         subprocess.run(
             ["git", *command],
@@ -95,6 +97,39 @@ attempt("beside", lambda: put("tools/beside"))
     # The control: the caller's git would have run it.
     (box.workspace / program).write_text(outside.evil)
     (box.workspace / program).chmod(0o755)
+    assert outside.ran(*command)
+
+
+VARIABLES: dict[str, tuple[dict[str, str], str, tuple[str, ...]]] = {
+    "GIT_EDITOR": ({"GIT_EDITOR": "tools/x"}, "tools/x", ("commit", "--allow-empty")),
+    "GIT_SSH": ({"GIT_SSH": "./tools/x"}, "tools/x", ("ls-remote", "ssh://example.org/x")),
+    "GIT_EXTERNAL_DIFF": ({"GIT_EXTERNAL_DIFF": "tools/x"}, "tools/x", ("diff", "HEAD", "HEAD~")),
+    "GIT_CONFIG_COUNT": (
+        {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "Core.hooksPath", "GIT_CONFIG_VALUE_0": "tools"},
+        "tools/pre-commit",
+        ("commit", "--allow-empty", "-m", "x"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", VARIABLES)
+def test_F44_a_program_that_a_variable_of_the_caller_names(box: Box, outside: Outside, name: str) -> None:
+    variables, program, command = VARIABLES[name]
+    box.file(program, "#!/bin/sh\n", 0o755)
+    (box.workspace / "file").write_text("other\n")
+    outside.git("commit", "-qam", "two", check=True)
+    script = (
+        f"evil, program = {outside.evil!r}, {program!r}\n"
+        + """
+def put():
+    with open(program, "w") as file: file.write(evil)
+attempt("write", put)
+"""
+    )
+    assert box.attack(script, environment=variables) == {"write": "EROFS"}
+    assert box.attack(script) == {"write": "ok"}  # the control: no variable names it
+    (box.workspace / program).chmod(0o755)
+    outside.variables = variables
     assert outside.ran(*command)
 
 

@@ -84,6 +84,11 @@ REFUSED: dict[str, Attempt] = {
     "TIOCSTI, high bits": (partial(inject, 1 << 32 | termios.TIOCSTI), "EPERM"),
     "TIOCSETD": (partial(fcntl.ioctl, 0, termios.TIOCSETD, b"\0\0\0\0"), "EPERM"),
     "personality": (partial(call, "personality", 0x0400000), "EPERM"),
+    "snapshot of btrfs": (partial(fcntl.ioctl, 0, 0x50009417, bytearray(4096)), "EPERM"),
+    "snapshot of btrfs, first version": (partial(fcntl.ioctl, 0, 0x50009401, bytearray(4096)), "EPERM"),
+    "subvolume of btrfs": (partial(fcntl.ioctl, 0, 0x5000940E, bytearray(4096)), "EPERM"),
+    "removal of a subvolume": (partial(fcntl.ioctl, 0, 0x5000943F, bytearray(4096)), "EPERM"),
+    "snapshot of bcachefs": (partial(fcntl.ioctl, 0, 0x4020BC10, bytearray(32)), "EPERM"),
 }
 # Refused without the filter as well, by the lack of a capability over the whole machine or of the kernel part.
 MAY_BE_REFUSED_ALREADY: dict[str, Attempt] = {

@@ -58,7 +58,7 @@ class Late(Watching):
         self._masks, self._uppers, self._mask = masks, tuple(uppers), mask
         self._root_fd = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self._watcher = Watcher(result.index)
-        self._hides = result.index.patterns.compiled()[0]
+        self._patterns = result.index.patterns
         self._sockets = sockets.Appeared(self._root_fd, self._prefix, table)
         self._masked = 0
         self.overrun = ""  # why the command must be ended
@@ -93,8 +93,8 @@ class Late(Watching):
 
     def _is_hidden(self, name: Appeared) -> bool:
         """A name that is protected as well is reported as that, which says nothing in a reviewed workspace."""
-        if name.effect == "protect" and self._hides is not None:
-            return self._hides.match(name.path.rpartition("/")[2], name.path, name.directory)
+        if name.effect == "protect":
+            return self._patterns.effect(name.path.rpartition("/")[2], name.path, name.directory, False) == "hide"
         return name.effect == "hide"
 
     def _hide(self, path: str) -> None:

@@ -26,7 +26,7 @@ import sys
 from ..escaping import escape
 from ..plan.model import RANGE, Keep
 from ..value import Value
-from . import landlock, seccomp, view
+from . import landlock, seccomp, streams, view
 from . import messages as m
 from . import syscalls as sc
 from .channel import SIGCHLD, SIGCONT, SIGKILL, SIGSTOP, SIGTTOU, Step, run_child
@@ -454,6 +454,9 @@ def _command(
                 landlock.restrict_scopes()
             else:
                 landlock.restrict(("/",), hardening.landlock_writable, other_sockets=hardening.other_sockets)
+    if start.commands == "one":
+        with Step(channel, "keep files that are streams to the view"):
+            streams.keep_to_view()
     with Step(channel, "install the seccomp filter"):
         listener, error = -1, 0
         if filters.notifying:
@@ -498,6 +501,8 @@ def _take_job(start: Start, channel: Channel) -> Start:
     for number, fd in enumerate((message.stdin, message.stdout, message.stderr)):
         if not start.terminal[number]:
             os.dup2(fd, number)
+    with Step(channel, "keep files that are streams to the view"):
+        streams.keep_to_view()
     job = message.job
     with Step(channel, "enter the directory"):
         os.chdir(job.cwd)

@@ -129,6 +129,12 @@ _UNCHANGED = 0xFFFFFFFF  # chown(2): -1
 _BY_PID = ("prlimit64", "sched_setaffinity", "sched_setattr", "sched_setparam", "sched_setscheduler")
 _BY_KIND = (("setpriority", 2), ("ioprio_set", 3))  # kind and number; the kind that is all processes of a user
 _TERMINAL_REQUESTS = (0x5412, 0x541C, 0x5423)  # TIOCSTI, TIOCLINUX, TIOCSETD
+# A snapshot has every file below under other names than those that the mounts cover; on kernels that take any directory
+# for its source, all of the subvolume, outside of the view as well.  A subvolume gets its name past the tracer, and is
+# removed with what is mounted on it.  BTRFS_IOC_SNAP_CREATE, SUBVOL_CREATE, SNAP_DESTROY, their second versions and
+# SUBVOL_SETFLAGS (include/uapi/linux/btrfs.h); all of bcachefs (fs/bcachefs/bcachefs_ioctl.h).
+_VOLUME_REQUESTS = (0x50009401, 0x5000940E, 0x5000940F, 0x50009417, 0x50009418, 0x5000943F, 0x4008941A)
+_BCACHEFS = 0xBC00
 # CLONE_NEW{NS,CGROUP,UTS,IPC,USER,PID,NET}; CLONE_NEWTIME shares its bit with clone's exit signal, which wins there.
 _CLONE_NEW, _CLONE_NEWTIME = 0x7E020000, 0x80
 _NAMESPACES = {"clone": _CLONE_NEW, "unshare": _CLONE_NEW | _CLONE_NEWTIME}
@@ -305,9 +311,9 @@ _METADATA = (
 _OTHER_METADATA = ("fchmodat2", "utime", "utimes", "futimesat", "setxattrat", "removexattrat", "file_setattr")
 # Requests of file systems change what is open for reading only: flags, versions, policies, snapshots (FS_IOC_SETFLAGS,
 # FS_IOC_ENABLE_VERITY, BTRFS_IOC_SUBVOL_CREATE, FAT_IOCTL_SET_ATTRIBUTES).  So of the groups that are theirs
-# (Documentation/userspace-api/ioctl/ioctl-number.rst: f, X, v, r, btrfs, f2fs, ceph, cifs) only these are let through:
+# (Documentation/userspace-api/ioctl/ioctl-number.rst: f, X, v, r, btrfs, f2fs, ceph, cifs; bcachefs) only these pass:
 # FS_IOC_GETFLAGS (twice), FIEMAP, FSGETXATTR, GETVERSION, GETFSLABEL; FICLONE, FICLONERANGE, FIDEDUPERANGE.
-_FILE_GROUPS = (0x6600, 0x5800, 0x7600, 0x7200, 0x9400, 0xF500, 0x9700, 0xCF00)
+_FILE_GROUPS = (0x6600, 0x5800, 0x7600, 0x7200, 0x9400, 0xF500, 0x9700, 0xCF00, _BCACHEFS)
 _FILE_REQUESTS = (
     *(0x80086601, 0x80046601, 0xC020660B, 0x801C581F, 0x80087601, 0x81009431),
     *(0x40049409, 0x4020940D, 0xC0189436),
@@ -512,7 +518,14 @@ def _judged(
         for name, mode in (("openat", 3), ("open", 2))
     ]
     calls += [
-        ("ioctl", _one_of(1, _TERMINAL_REQUESTS, "EPERM", "allow")),
+        (
+            "ioctl",
+            [
+                *_one_of(1, (*_TERMINAL_REQUESTS, *_VOLUME_REQUESTS), "EPERM", ""),
+                ("", (_AND, _GROUP, "", "")),
+                ("", (_EQUAL, _BCACHEFS, "EPERM", "allow")),
+            ],
+        ),
         ("socket", _socket(unix, raw_is_notified, nested)),
         ("socketpair", _one_of(0, (_AF_UNIX,), "allow", "EAFNOSUPPORT")),
         ("personality", _one_of(0, _PERSONALITIES, "allow", "EPERM")),

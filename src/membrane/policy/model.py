@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Level: TypeAlias = Literal["built-in", "user", "project", "command line", "library"]
     Protocol: TypeAlias = Literal["tcp", "udp"]
     HostKind: TypeAlias = Literal["any", "network", "host", "wildcard"]
-    PathEffect: TypeAlias = Literal["hide", "readonly", "git-config"]
+    PathEffect: TypeAlias = Literal["hide", "readonly", "git-config", "place"]
     FileEffect: TypeAlias = Literal["deny-read", "allow-read", "allow-write", "deny-write"]
 
 
@@ -104,7 +104,8 @@ class HostRule(Value):
 class PathRule(Value):
     """One gitignore(5) pattern of ``ignore``/``hide`` or ``readonly``, relative to the workspace.
 
-    The effect "git-config" has no pattern: the ``config`` of each ``.git`` is not protected.
+    The effect "git-config" has no pattern: the ``config`` of each ``.git`` is not protected.  Nor has "place": the
+    tree of these rules is no workspace but what a workspace has as the directory ``text``, and elsewhere.
     ``show_names``: what is hidden shows the names of its variables (``workspace.dotenv``).
     """
 

@@ -563,8 +563,9 @@ class Boundary(ABC):
 
         Returns: the scan, for what appears later, and the operations.
         """
-        rules = tuple(rule for rule in self.policy.paths if rule.effect == "hide")
-        found = self._scan(facts, repository, rules)
+        from ..workspace import gitdirs
+
+        found = self._scan(facts, repository, gitdirs.rules(self.policy.paths, facts.repository, repository))
         return found, list(mounts.workspace(repository, *mounts.reviewed(found.hits, found.pins)))
 
     def _white_out(
@@ -835,7 +836,7 @@ class Boundary(ABC):
         return Trees(tuple(roots), (facts.state, *(each for each in sources if each not in roots)))
 
     def _writable_roots(self, facts: HostFacts) -> list[tuple[str, tuple[PathRule, ...]]]:
-        """The trees that the command can write on the host; path rules speak of the workspace only."""
+        """The trees that the command can write on the host; path rules speak of the workspace and its repository."""
         if self.policy.file_rules is not None:
             from ..plan.hosttree import guarded
 
@@ -850,7 +851,12 @@ class Boundary(ABC):
             source, target = mounts.places(rule, facts)
             # Elsewhere than at its own path the tree's names mean nothing to the tools of the host.
             if rule.mode == "rw" and source == target and os.path.isdir(source):
-                roots.append((source, rules[len(self.policy.paths) :]))
+                own: tuple[PathRule, ...] = ()
+                if facts.repository.shown:
+                    from ..workspace import gitdirs
+
+                    own = gitdirs.rules(self.policy.paths, facts.repository, source)
+                roots.append((source, (*own, *rules[len(self.policy.paths) :])))
         return roots
 
     def _scan(self, facts: HostFacts, root: str, rules: tuple[PathRule, ...]) -> ScanResult:

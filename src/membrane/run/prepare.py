@@ -221,7 +221,8 @@ def facts_for(policy: Policy, workspace: str = "", *, backend: Backend | None = 
         if os.path.isfile(f"{facts.workspace}/.git"):
             from ..workspace import gitdirs
 
-            facts = facts.replace(repository=gitdirs.find(facts.workspace))
+            elsewhere, live = gitdirs.find(facts.workspace), policy.workspace != "review"
+            facts = facts.replace(repository=gitdirs.under(policy.paths, elsewhere, live=live))
         if policy.image:
             from . import images
 
@@ -290,7 +291,9 @@ def make_plan(policy: Policy, command: tuple[str, ...] = (), *, backend: Backend
     finder = Finder(facts.workspace, mounts.home_store(policy, facts), dict(plan.environment))
     empty = finder.find(found.hits, found.named, patterns).paths
     operations = list(mounts.workspace(facts.workspace, hits, pins, empty=empty))
-    if facts.reviewed is not None and facts.reviewed.repository:
-        found = scan(facts.reviewed.repository, tuple(rule for rule in policy.paths if rule.effect == "hide"))
-        operations += mounts.workspace(facts.reviewed.repository, *mounts.reviewed(found.hits, found.pins))
+    from ..workspace import gitdirs
+
+    for tree, _mode in facts.repository.shown:
+        found = scan(tree, gitdirs.rules(policy.paths, facts.repository, tree))
+        operations += mounts.workspace(tree, *mounts.reviewed(found.hits, found.pins))
     return plan.replace(mounts=(*plan.mounts, *operations))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 MOST_DIRECTORIES = 4_096
 _ORIGIN = Origin("built-in", "")
-_REASONS = (reasons.HIDDEN, reasons.READ_ONLY)
+_REASONS = {"hide": reasons.HIDDEN, "readonly": reasons.READ_ONLY, "": ""}
 
 
 class CreationRules:
@@ -53,11 +53,7 @@ class CreationRules:
         return why or self._one(name, path, directory, in_git)
 
     def _one(self, name: str, path: str, directory: bool, in_git: bool) -> str:
-        hides, readonly, readonly_in_git = self._patterns.compiled()
-        for reason, patterns in zip(_REASONS, (hides, readonly_in_git if in_git else readonly), strict=True):
-            if patterns is not None and patterns.match(name, path, directory):
-                return reason
-        return ""
+        return _REASONS[self._patterns.effect(name, path, directory, in_git)]
 
     def _below(self, path: str) -> tuple[str, bool]:
         """(reason for all that is below a directory, whether it is of a repository)."""

@@ -16,6 +16,10 @@ directory is shown only when something *outside* of the workspace names this wor
 
 Of the other worktrees of the same repository nothing is shown that can be kept away: their own directories below
 ``worktrees`` are read-only, their files hidden where they lie in what is shown.
+
+What is shown stands for the ``.git`` that an ordinary workspace has, so the rules of the workspace hold in it as they
+would in that: where they hide ``.git`` nothing is shown, where they make it read-only nothing of it can be written, and
+a pattern speaks of ``.git/...``.
 """
 
 from __future__ import annotations
@@ -25,10 +29,14 @@ import stat
 
 from ..plan.model import Repository
 from ..plan.mounts import inside
+from ..policy.model import Origin, PathRule
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Literal
+
+_GIT = ".git"
 
 _LARGEST_POINTER = 4096 + 16  # bytes: "gitdir: ", PATH_MAX, a newline
 _LARGEST_CONFIG = 64 << 10  # bytes
@@ -59,6 +67,35 @@ def find(workspace: str) -> Repository:
         warning=f"{pointer} leads to {own}, which does not name this directory as its work tree: git will not find it. "
         f"If it is yours: --mount {own}:rw"
     )
+
+
+def under(rules: Sequence[PathRule], found: Repository, *, live: bool) -> Repository:
+    """``found`` as far as the rules of the workspace show it.
+
+    ``live``: the workspace is not reviewed; there what a rule makes read-only is held back when changes are applied.
+    """
+    from .scan import Patterns
+
+    if not found.shown or not any(rule.effect in ("hide", "readonly") for rule in rules):
+        return found
+    patterns = Patterns(rules)
+    effects = {patterns.effect(_GIT, _GIT, directory, False) for directory in (False, True)}
+    if "hide" in effects:
+        return NONE
+    if live and "readonly" in effects:
+        return found.replace(shown=tuple((path, "ro") for path, _mode in found.shown))
+    return found
+
+
+def rules(rules: Sequence[PathRule], found: Repository, root: str) -> tuple[PathRule, ...]:
+    """The rules of the workspace, as they hold in ``root``, which is shown and can be written; else ()."""
+    if not any(path == root and mode == "rw" for path, mode in found.shown):
+        return ()
+    kept = tuple(rule for rule in rules if rule.effect in ("hide", "readonly"))
+    if not kept:
+        return ()
+    place = _GIT + root[len(found.shown[0][0]) :]
+    return (*kept, PathRule(place, Origin("built-in", "the repository of the workspace"), "place"))
 
 
 def named(workspace: str) -> str:

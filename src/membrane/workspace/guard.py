@@ -181,6 +181,8 @@ class Guard(Holder, Watching):
                 # A known protected name was replaced from outside: inside it was a mount point.
                 ops.append(ReadOnly(target))
             else:
+                if self._hides(name.path, name.directory):  # whoever made it, nobody inside reads it
+                    ops.append(Mask(target, name.directory))
                 self._waiting[name.path] = None
         ops += self._sockets.operations()
         if ops:
@@ -486,10 +488,16 @@ class Guard(Holder, Watching):
             self._report_refusal(path, hint)
             self._stuck[path] = None
             if not self._ended:
-                self._mask([ReadOnly(self._prefix + path)])
+                directory = os.path.isdir(self._prefix + path)
+                hidden = self._hides(path, directory)
+                self._mask([Mask(self._prefix + path, directory) if hidden else ReadOnly(self._prefix + path)])
             return
         self._report_refusal(path, hint)
         self._aside.append((path, aside))
+
+    def _hides(self, path: str, directory: bool) -> bool:
+        """Does a rule hide this name itself?"""
+        return self._index.patterns.effect(path.rpartition("/")[2], path, directory, False) == "hide"
 
     # ------------------------------------------------------------ the end
 

@@ -116,6 +116,7 @@ TREE_ROWS = (
     *_rows(
         "Sapling", "runs hooks, aliases and extensions named in it", "sapling-scm.com, sl help config", ".sl/config"
     ),
+    *_rows("Sapling", "takes configuration from where it points", "sapling-scm.com, sl help share", ".sl/sharedpath"),
     *_rows(
         "Pijul",
         "runs it, or the hooks named in it, at the next record",
@@ -133,6 +134,13 @@ TREE_ROWS = (
     *_rows("ksh", _SHELL, "ksh(1), Invocation", ".kshrc", ".mkshrc"),
     *_rows("fish", _SHELL, "fish(1), Configuration files", ".config/fish"),
     *_rows("direnv", _PROMPT, "direnv(1)", ".envrc"),
+    *_rows(
+        "nix-direnv",
+        "runs it from the hook of a shell's prompt, or has it first in PATH",
+        "nix-community/nix-direnv, direnvrc",
+        ".direnv/*.rc",
+        ".direnv/bin",
+    ),
     *_rows("asdf or mise", _PROMPT, "asdf-vm.com/manage/configuration.html", ".tool-versions"),
     *_rows(
         "mise",
@@ -266,6 +274,12 @@ TREE_ROWS = (
     ),
     *_rows("Helix", "starts the language servers named in it", "docs.helix-editor.com/languages.html", ".helix"),
     *_rows(
+        "neoconf.nvim",
+        "starts language servers with the settings, and so the programs, in it",
+        "folke/neoconf.nvim, README.md",
+        ".neoconf.json",
+    ),
+    *_rows(
         "coc.nvim",
         "starts the language servers named in it",
         "neoclide/coc.nvim, :help coc-config",
@@ -359,6 +373,14 @@ TREE_ROWS = (
     *_rows("Cline", "runs it at each step of a task", "docs.cline.bot/customization/hooks", ".clinerules/hooks"),
     *_rows("Vibe", _AGENT, "mistralai/mistral-vibe, README.md", ".vibe"),
     *_rows("Grok CLI", _AGENT, "superagent-ai/grok-cli, README.md", ".grok"),
+    *_rows(
+        "Junie",
+        _AGENT,
+        "junie.jetbrains.com/docs/junie-cli-mcp-configuration.html",
+        ".junie/mcp",
+        ".junie/skills",
+        ".junie/agents",
+    ),
     *_rows("iFlow", _AGENT, "platform.iflow.cn/docs, hooks", ".iflow"),
     *_rows("CodeBuddy", _AGENT, "codebuddy.ai/docs/cli/hooks", ".codebuddy"),
     *_rows("Qoder", _AGENT, "docs.qoder.com/cli/hooks", ".qoder"),

@@ -2,9 +2,10 @@
 
 Theory of operation
 -------------------
-``named`` reads the configuration of each repository below the workspace and the caller's own (git-config(1), "FILES"),
-with what they include, and gives the words of each value that git runs as a program, hands to a shell or looks into
-for hooks.  ``protect.existing`` binds read-only what they lead to below the workspace, as it does with hooks; what is
+``named`` reads the configuration of each repository below the workspace and the caller's own, of files with what they
+include (git-config(1), "FILES") and of the environment (the same, "ENVIRONMENT"; git(1), "ENVIRONMENT VARIABLES"), and
+gives the words of each value that git runs as a program, hands to a shell or looks into for hooks.
+``protect.existing`` binds read-only what they lead to below the workspace, as it does with hooks; what is
 not there yet must not appear.  git itself is never run.
 
 A value is cut as a shell cuts it, and more (``words``): at blanks, at operators, and after the ``=`` of an assignment;
@@ -72,6 +73,24 @@ _TOOLS = frozenset({"mergetool", "difftool", "man", "browser"})  # ``path`` of t
 _INTERPRETERS = frozenset(("sh", "bash", "dash", "zsh", "ksh", "python", "node", "perl", "ruby", "php", "deno", "bun"))
 _OPERATORS = "\n;&|(){}`"  # after these a shell looks for a command
 _BREAKS = " \t<>" + _OPERATORS
+# Variables that say the same as a setting, and those that git takes where that and it are missing (git-var(1)).
+_VARIABLES = {
+    "GIT_EDITOR": "core.editor",
+    "GIT_SEQUENCE_EDITOR": "sequence.editor",
+    "VISUAL": "core.editor",
+    "EDITOR": "core.editor",
+    "GIT_PAGER": "core.pager",
+    "PAGER": "core.pager",
+    "GIT_SSH_COMMAND": "core.sshcommand",
+    "GIT_SSH": "core.sshcommand",
+    "GIT_ASKPASS": "core.askpass",
+    "SSH_ASKPASS": "core.askpass",
+    "GIT_EXTERNAL_DIFF": "diff.external",
+    "GIT_PROXY_COMMAND": "core.gitproxy",
+    "GIT_TEMPLATE_DIR": "init.templatedir",
+    "GIT_EXEC_PATH": "core.hookspath",  # a directory of programs as well
+}
+MOST_SETTINGS = 256  # of GIT_CONFIG_COUNT
 # In a file that holds none of these there is nothing to find: the parser is not loaded on the start-up path.
 _SIGNS = tuple(
     word.encode()
@@ -100,12 +119,30 @@ def named(root: str, gits: Iterable[str]) -> Iterator[tuple[str, str, str]]:
         for base, key, value in rows:
             for tree in own:
                 yield from _targets(tree, base, key, value)
+    for base, key, value in _callers(budget):
+        for tree in trees if gits else ("",):
+            for row in _targets(tree, base, key, value):
+                if gits or row[1].startswith("/"):  # else there is no work tree in which it begins
+                    yield row
+
+
+def _callers(budget: list[int]) -> Iterator[tuple[str, str, str]]:
+    """The caller's own settings, as ``_read`` gives them: of files, and of the environment."""
     for place in own_files(os.environ):
-        for base, key, value in _read("/", place, budget, 0):
-            for tree in trees if gits else ("",):
-                for row in _targets(tree, base, key, value):
-                    if gits or row[1].startswith("/"):  # else there is no work tree in which it begins
-                        yield row
+        yield from _read("/", place, budget, 0)
+    environ = os.environ
+    for name, key in _VARIABLES.items():
+        if value := environ.get(name, ""):
+            yield "/", key, value
+    count = environ.get("GIT_CONFIG_COUNT", "")
+    for number in range(min(int(count), MOST_SETTINGS) if count.isascii() and count.isdigit() else 0):
+        key, value = environ.get(f"GIT_CONFIG_KEY_{number}", ""), environ.get(f"GIT_CONFIG_VALUE_{number}", "")
+        first, _, rest = key.partition(".")
+        middle, dot, last = rest.rpartition(".")
+        key = f"{first.lower()}.{middle}{dot}{last.lower()}"
+        yield "/", key, value
+        if value and (key == "include.path" or (key.startswith("includeif.") and key.endswith(".path"))):
+            yield from _read("/", _home(value), budget, 1)
 
 
 def relative(root: str, gits: Iterable[str]) -> frozenset[str]:
@@ -133,10 +170,9 @@ def beside(root: str, gits: Iterable[str]) -> tuple[frozenset[str], frozenset[st
         own = [row for name in ("config", "config.worktree") for row in _read(place, name, budget, 0)]
         rows += own
         trees.update(work_trees(root, git, own))
-    callers = [row for file in own_files(os.environ) for row in _read("/", file, budget, 0)]
     mine, theirs = (
         _plain(target for row in each for _tree, target, kind in _targets("", *row) if kind != "there")
-        for each in (callers, rows)
+        for each in (_callers(budget), rows)
     )
     return mine, theirs, frozenset(tree for tree in trees if os.path.isdir(f"{root}/{tree}"))
 

@@ -154,11 +154,16 @@ _IGNORED = (
 )  # fmt: skip
 
 
+# The letters whose simple upper or lower form (UnicodeData.txt) is ASCII though their folded one is not.
+_SIMPLE = {0x130: "i", 0x131: "i"}
+
+
 def fold(name: str) -> str:
     """The form in which two names are the same file on some file system that ignores differences.
 
-    Case (all of them), Unicode normal form and ignorable code points (HFS+, ext4 casefold), trailing dots and
-    spaces and ``:stream`` suffixes (NTFS; git path.c ``is_ntfs_dotgit``).
+    Case (all of them, by the lower and by the upper form: to exFAT, by its recommended up-case table, a dotless i is
+    an I), Unicode normal form and ignorable code points (HFS+, ext4 casefold), trailing dots and spaces and
+    ``:stream`` suffixes (NTFS; git path.c ``is_ntfs_dotgit``).
     """
     if name.isascii():
         key = name.lower()
@@ -166,7 +171,8 @@ def fold(name: str) -> str:
         import unicodedata
 
         shown = [c for c in name if not any(low <= ord(c) <= high for low, high in _IGNORED)]
-        key = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", "".join(shown)).casefold())
+        whole = "".join(shown).translate(_SIMPLE)
+        key = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", whole).casefold())
     if ":" in key:
         key = key.partition(":")[0]
     return key.rstrip(". ")

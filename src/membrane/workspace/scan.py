@@ -32,6 +32,7 @@ from ..plan.model import ScanHit
 from ..value import Value
 from . import protect, sockets
 from .beside import Beside, seen
+from .gitdir import LONGEST_KEPT, REFUSED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ PROGRESS_EVERY = 64  # directories between two looks at the clock
 READ_ONLY = 0x1000  # below a read-only directory
 DATA = 0x1001  # objects, refs and logs of a repository; not watched either
 CLOSED = -1  # not walked
+HELD_DATA = 0x1003  # the same where a rule makes names in a ``.git`` read-only: these as well, and watched
 UNREADABLE = 0x1002  # settled context of a directory that could not be listed
 
 EFFECTS: dict[str, Effect] = {
@@ -81,17 +83,21 @@ _FORMAT = ("membrane scan", 5, sys.implementation.cache_tag, tuple(row.name for 
 class Patterns:
     """The two pattern lists, compiled on first use (importing ``re`` costs 5 ms)."""
 
-    __slots__ = ("_compiled", "hides", "open_git_config", "readonly")
+    __slots__ = ("_compiled", "_in_data", "_lead", "hides", "open_git_config", "readonly")
 
     def __init__(self, rules: Iterable[PathRule]) -> None:
         self.hides = tuple(rule.text for rule in rules if rule.effect == "hide")
         self.readonly = tuple(rule.text for rule in rules if rule.effect == "readonly")
         self.open_git_config = any(rule.effect == "git-config" for rule in rules)
+        self._in_data = any(".git/" in text.rstrip("/") for text in self.readonly)  # may they name a ref, an object?
+        # Before a path of the tree, for the patterns: what they are relative to may be another directory.
+        self._lead = "".join(f"{rule.text}/" for rule in rules if rule.effect == "place")
         self._compiled: tuple[PatternSet | None, PatternSet | None, PatternSet | None] | None = None
 
     @property
     def key(self) -> tuple[tuple[str, ...], ...]:
-        return (self.hides, self.readonly, *((("git-config",),) if self.open_git_config else ()))
+        more = ("git-config",) if self.open_git_config else ()
+        return (self.hides, self.readonly, more, (self._lead,))
 
     @property
     def anchored(self) -> bool:
@@ -112,14 +118,23 @@ class Patterns:
             name: as listed; ``key``: folded; ``path``: relative to the workspace.
         """
         hides, readonly, readonly_in_git = self._compiled or self.compiled()
-        if hides is not None and hides.match(name, path, directory):
+        whole = path
+        if REFUSED in path:
+            name, whole, cut = former(path)
+            if cut and hides is not None:
+                return "h", CLOSED
+        if self._lead:
+            whole, readonly = self._lead + whole, readonly_in_git
+        if hides is not None and hides.match(name, whole, directory):
             guarded = context < READ_ONLY and protect.classify(context, key, directory, link) == protect.PROTECT
             return "x" if guarded else "h", CLOSED
         below = READ_ONLY if hides is not None else CLOSED
         if context >= READ_ONLY:
+            if context == HELD_DATA and readonly_in_git is not None and readonly_in_git.match(name, whole, directory):
+                return "r", below
             return "", context
         locked = readonly_in_git if context & protect.NAMED else readonly
-        if locked is not None and locked.match(name, path, directory):
+        if locked is not None and locked.match(name, whole, directory):
             return "r", below
         child = protect.classify(context, key, directory, link)
         if child >= 0:
@@ -127,6 +142,10 @@ class Patterns:
         if child == protect.PROTECT and self.open_git_config and protect.is_git_config(path) and not link:
             return "", CLOSED
         if child == protect.DATA:
+            if self._in_data:
+                return "", HELD_DATA
+            if REFUSED in key and hides is not None:
+                return "", READ_ONLY  # it was put aside: watched, for what it may hold
             return "", DATA if hides is not None else CLOSED
         if child == protect.CHECKED:
             return "s", CLOSED
@@ -134,6 +153,25 @@ class Patterns:
             anyway = protect.classify(protect.TREE, key, directory, link) == protect.PROTECT
             return "p" if anyway else "g", below
         return "p", below
+
+    def effect(self, name: str, path: str, directory: bool, in_git: bool) -> Literal["hide", "readonly", ""]:
+        """What a rule says of this one name; what is above it is not looked at.
+
+        Args:
+            name: as listed; ``path``: relative to the tree.
+            in_git: it is below a ``.git`` of the tree.
+        """
+        hides, readonly, readonly_in_git = self._compiled or self.compiled()
+        if REFUSED in path:
+            name, path, cut = former(path)
+            if cut and hides is not None:
+                return "hide"
+        if self._lead:
+            path, in_git = self._lead + path, True
+        if hides is not None and hides.match(name, path, directory):
+            return "hide"
+        locked = readonly_in_git if in_git else readonly
+        return "readonly" if locked is not None and locked.match(name, path, directory) else ""
 
     def compiled(self) -> tuple[PatternSet | None, PatternSet | None, PatternSet | None]:
         """Hide, read-only, and read-only inside of a ``.git``.
@@ -145,6 +183,16 @@ class Patterns:
             in_git = tuple(text for text in self.readonly if ".git" in text)
             self._compiled = (_compile(self.hides), _compile(self.readonly), _compile(in_git))
         return self._compiled
+
+
+def former(path: str) -> tuple[str, str, bool]:
+    """The last name and the path that had what was put aside (``judge.put_aside``): for rules it has its name still.
+
+    And whether of a name only the beginning was kept, so that it may have been any.
+    """
+    parts = [part.partition(REFUSED)[0] or part for part in path.split("/")]
+    cut = any(len(os.fsencode(part)) >= LONGEST_KEPT for part in parts if f"/{part}{REFUSED}" in f"/{path}")
+    return parts[-1], "/".join(parts), cut
 
 
 def _compile(texts: tuple[str, ...]) -> PatternSet | None:

@@ -416,3 +416,27 @@ def test_many_hits_are_found_without_a_call_per_hit_and_rule(tmp_path: Path) -> 
     result = scan(str(tmp_path), rules(*(f"*.{suffix}" for suffix in ("a", "b", "c", "pem"))))
     assert len(result.hits) == 3_000
     assert result.linked == ("only 2000 of the files that are covered were checked for hard links",)
+
+
+def test_a_rule_over_a_ref_holds_though_git_writes_beside_it(tmp_path: Path) -> None:
+    make(tmp_path, ".git/refs/heads/keep", ".git/refs/heads/other", ".git/objects/ab/keep", ".git/HEAD", "a/keep")
+    found = scan(str(tmp_path), rules(readonly=(".git/refs/heads/keep",)))
+    assert by_path(found) == {".git/refs/heads/keep": ("readonly", False, False)}
+    assert ".git/refs/heads" in found.pins
+    assert by_path(scan(str(tmp_path), rules("*.pem", readonly=(".git/refs/heads/keep",)))) == by_path(found)
+    assert by_path(scan(str(tmp_path), rules(readonly=(".github/", "keep")))) == {  # without .git: files of the tree
+        "a/keep": ("readonly", False, False)
+    }
+
+
+def test_what_was_put_aside_is_for_rules_what_it_was(tmp_path: Path) -> None:
+    """A run that was killed leaves it there."""
+    aside = ".membrane-refused-0123456789ab"
+    long = "k" * 198 + "é"  # cut in the middle of a letter
+    make(tmp_path, f".mcp.json{aside}", f"sub/.vscode{aside}/deep/x", f".git/x.pem{aside}", f".git/d{aside}/y.pem")
+    make(tmp_path, f"plain{aside}", f"lock.ro{aside}", os.fsdecode(os.fsencode(long)[:200]) + aside, "k" * 199 + aside)
+    found = scan(str(tmp_path), rules(".mcp.json", "/sub/.vscode/deep/x", "*.pem", readonly=("*.ro",)))
+    assert {path.replace(aside, "") for path, what in by_path(found).items() if what[0] == "hide"} == {
+        ".mcp.json", "sub/.vscode/deep/x", ".git/x.pem", ".git/d/y.pem", os.fsdecode(os.fsencode(long)[:200])
+    }  # fmt: skip
+    assert by_path(found)[f"lock.ro{aside}"] == ("readonly", False, False)

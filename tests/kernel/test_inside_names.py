@@ -391,6 +391,51 @@ print(json.dumps(out))
     assert set(after.values()) == {"ok"}, control
 
 
+WAYS = """
+os.mkdir("free/directory")
+inner = os.open("free", os.O_RDONLY)
+os.symlink(f"/proc/self/fd/{inner}", "free/link")
+os.symlink(f"/proc/self/task/{os.getpid()}/cwd/free", "free/task")
+ways = (
+    "free", "/usr/.." + os.getcwd() + "/free", "/proc/self/cwd/free", f"/proc/self/fd/{inner}", f"/dev/fd/{inner}",
+    f"/proc/thread-self/fd/{inner}", f"/proc/{os.getpid()}/cwd/free", "/proc/self/root" + os.getcwd() + "/free",
+    f"/proc/self/task/{os.getpid()}/cwd/free", "free/link", "free/task", f"//proc/./self/fd/{inner}",
+    "/dev/../proc/self/cwd/free",
+)
+def attempt(action, way):
+    name = f"{way}/new.pem"
+    found = outcome(lambda: action(name))
+    if os.path.lexists("free/new.pem"):
+        (os.rmdir if os.path.isdir("free/new.pem") else os.unlink)("free/new.pem")
+    return found
+def moved(name):
+    write("free/plain")
+    os.rename("free/plain", name)
+actions = (write, os.mkdir, lambda name: os.symlink("nowhere", name), lambda name: os.link("old.txt", name), moved)
+out = [[attempt(action, way) for action in actions] for way in ways]
+# As programs do it: what is no name of a rule is made, and what is open is opened again.
+os.close(os.open(f"/proc/self/fd/{inner}/file", os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+os.mkdir("/proc/self/cwd/free/directory/in")
+os.rename(f"/dev/fd/{inner}/file", f"/dev/fd/{inner}/directory/moved")
+file = os.open("free/directory/moved", os.O_WRONLY)
+for again in (f"/proc/self/fd/{file}", f"/dev/fd/{file}", "/dev/null"):
+    write(again, "again")
+print(json.dumps([out, read("free/directory/moved")]))
+"""
+
+
+def test_no_way_to_a_directory_makes_a_name_that_may_not_be_made(place: Place) -> None:
+    """By ``..`` from a directory of the system, and by links of proc(5): Landlock allows all below a free directory."""
+    ways, text = place.python(WAYS, outside=True)
+    assert all(set(each) == {"ok"} for each in ways) and text == "again", ways  # the control
+    place.make()
+    (place.path / ".membrane.yaml").write_text("ignore: ['*.pem']\n")
+    ways, text = place.python(WAYS)
+    assert all(set(each) <= {"EACCES", "ELOOP", "ENOENT"} for each in ways) and ways[0] == ["EACCES"] * 5, ways
+    assert text == "again"
+    assert not list(place.path.rglob("*.pem"))
+
+
 def test_what_is_made_outside_meanwhile_is_readable_unless_a_rule_hides_it(place: Place) -> None:
     script = (
         PRELUDE

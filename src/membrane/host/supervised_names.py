@@ -7,8 +7,9 @@ writing, and for reading only where nothing in it is hidden (``host.inside``): s
 command may do there by name, ``Names`` does: the filter asks before open(2), mkdir(2), rename(2) and their like.
 
 * The path is copied once.  Its directory is opened as the process would (O_PATH; links are followed as the kernel does,
-  those of proc(5) are not), and what that is, and not its name, is judged and used: by its path now, which no process
-  of the sandbox can change for a shared directory, as each is a name that a shared one holds.
+  of those of proc(5) only an open directory of its own), and what that is, and not its name, is judged and used: by its
+  path now, which no process of the sandbox can change for a shared directory, as each is a name that a shared one
+  holds.
 * What is opened is opened once (O_PATH, O_NOFOLLOW), judged by its inode, and that descriptor is opened again for the
   process and handed over (SECCOMP_IOCTL_NOTIF_ADDFD).  A hidden file is refused under whatever name it has.  Of a
   masked one a copy is handed over.
@@ -34,6 +35,7 @@ import stat
 
 from ..policy.reasons import GIT_SETTING, HIDDEN, READ_ONLY
 from . import syscalls as sc
+from .caller import PATH_MAX, leads_on, own_link, text
 from .landlock import WRITE
 from .pool import identity
 from .supervised_edits import Edits
@@ -65,7 +67,6 @@ if TYPE_CHECKING:
             """Why a configuration may not change so; empty: it may."""
 
 
-PATH_MAX = 4096
 MOST_LINKS = 40  # namei.h MAXSYMLINKS
 MOST_HELD = 16_384  # hidden and read-only names
 MOST_TRIES = 8  # of an open whose name appears and vanishes meanwhile
@@ -235,32 +236,46 @@ class Names:
 
     # ------------------------------------------------------------ where it is
 
-    def _place(self, call: Call, directory: int, at: int, *, follow: bool) -> Place | None:
-        """Where a path leads; None: it leads nowhere, or through a link of proc(5): Landlock decides."""
+    def _place(self, call: Call, directory: int, at: int, *, follow: bool, makes: bool = False) -> Place | None:
+        """Where a path leads; None: it leads nowhere, or to what a link of proc(5) means: Landlock decides.
+
+        Args:
+            makes: a name may be made there, which is judged in free directories too: no other way may lead to one.
+
+        Raises:
+            OSError: with ``makes``, it leads nowhere, or a link of proc(5) is on the way.
+        """
         path = text(self._read, call, at, PATH_MAX)
-        if not path or path.startswith(self._skipped):
+        if not path or (path.startswith(self._skipped) and not (makes and leads_on(path))):
             return None
         fds: list[int] = []
         try:
-            if path.startswith(b"/"):
+            link, rest = own_link(path)
+            if path.startswith(b"/") and not link:
                 base = self._root
             else:
                 directory &= 0xFFFFFFFF
-                name = "cwd" if directory == _AT_FDCWD else f"fd/{directory & 0x7FFFFFFF}"
-                base = os.open(f"/proc/{call[1]}/{name}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+                name = link or ("cwd" if directory == _AT_FDCWD else f"fd/{directory & 0x7FFFFFFF}")
+                try:
+                    base = os.open(f"/proc/{call[1]}/{name}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+                except FileNotFoundError:
+                    raise OSError(errno.EBADF, os.strerror(errno.EBADF)) from None
                 fds.append(base)
                 if not self._listener.valid(call[0]):
                     return None
-            place = self._walk(base, path, follow, fds)
-            fds.remove(place.parent)
+            place = self._walk(base, rest if link else path, follow, fds)
+            if place is not None:
+                fds.remove(place.parent)
             return place
         except OSError:
+            if makes:  # what is missing for us may be there for the process: /proc/self
+                raise
             return None
         finally:
             for fd in fds:
                 os.close(fd)
 
-    def _walk(self, base: int, path: bytes, follow: bool, fds: list[int]) -> Place:
+    def _walk(self, base: int, path: bytes, follow: bool, fds: list[int]) -> Place | None:
         flags = os.O_PATH | os.O_DIRECTORY
         for _link in range(MOST_LINKS):
             plain = path.rstrip(b"/")
@@ -280,7 +295,7 @@ class Names:
                 except OSError:
                     return Place(parent, name, slash=slash)
                 if os.readlink(f"/proc/self/fd/{parent}").startswith("/proc/"):
-                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))  # it says a path, and is none
+                    return None  # it says a path, and is none; what it means is there
                 base = parent
                 continue
             return Place(parent, name, slash=slash)
@@ -302,7 +317,8 @@ class Names:
         if flags & os.O_PATH:
             return None
         exclusive = bool(flags & os.O_CREAT and flags & os.O_EXCL)
-        place = self._place(call, directory, at, follow=not (exclusive or flags & os.O_NOFOLLOW))
+        makes = bool(flags & os.O_CREAT)
+        place = self._place(call, directory, at, follow=not (exclusive or flags & os.O_NOFOLLOW), makes=makes)
         if place is None:
             return None
         with place:
@@ -502,7 +518,7 @@ class Names:
         Raises:
             PermissionError: no such name may be made.
         """
-        place = self._place(call, directory, at, follow=False)
+        place = self._place(call, directory, at, follow=False, makes=True)
         if place is None:
             return None
         try:
@@ -610,11 +626,11 @@ class Names:
         return self._link(call, (call[3], call[4], call[5], call[6]), call[7])
 
     def _link(self, call: Call, where: tuple[int, int, int, int], flags: int) -> int | None:
-        source = self._place(call, where[0], where[1], follow=bool(flags & _AT_SYMLINK_FOLLOW))
+        source = self._place(call, where[0], where[1], follow=bool(flags & _AT_SYMLINK_FOLLOW), makes=True)
         if source is None:
             return None
         with source:
-            target = self._place(call, where[2], where[3], follow=False)
+            target = self._place(call, where[2], where[3], follow=False, makes=True)
             if target is None:
                 return None
             with target:
@@ -665,11 +681,11 @@ class Names:
         return self._rename(call, (call[3], call[4], call[5], call[6]), call[7] & 0xFFFFFFFF)
 
     def _rename(self, call: Call, where: tuple[int, int, int, int], flags: int) -> int | None:
-        source = self._place(call, where[0], where[1], follow=False)
+        source = self._place(call, where[0], where[1], follow=False, makes=True)
         if source is None:
             return None
         with source:
-            target = self._place(call, where[2], where[3], follow=False)
+            target = self._place(call, where[2], where[3], follow=False, makes=True)
             if target is None:
                 return None
             with target:
@@ -762,19 +778,3 @@ def _identities(paths: Iterable[str]) -> set[Identity]:
         except OSError:
             continue
     return out
-
-
-def text(read: Callable[[Call, int, int], bytes], call: Call, at: int, longest: int) -> bytes:
-    """A string of the caller's memory, without its NUL; ``read``: as of ``Names``.
-
-    Raises:
-        OSError: ENAMETOOLONG, or as ``read``.
-    """
-    out = b""
-    while len(out) < longest:  # a page that is not there must not spoil the one before
-        piece = read(call, at + len(out), min(longest - len(out), 4096 - (at + len(out)) % 4096))
-        end = piece.find(b"\0")
-        if end >= 0:
-            return out + piece[:end]
-        out += piece
-    raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))

@@ -6,9 +6,9 @@ A layer is a tar archive, perhaps compressed with gzip or zstd, which a stranger
 For zstd there is no decoder in the standard library before Python 3.14: zstd(1), which has to be installed, gets the
 bytes through a pipe, and no more than that; of what comes back only as much is taken as all bounds allow.  Only what is
 listed here is made of it: directories, regular files, symbolic links, hard links to what the layer has made before, and
-whiteouts.  Devices, FIFOs and what aufs kept for itself are left out and counted; any other kind, and any name that cannot be meant, ends the
-whole.  Attributes of the archive are not taken, so no ``user.overlay.*`` and no file capability comes from it; set-id
-bits neither.  Owners are the caller.
+whiteouts.  Devices, FIFOs and what aufs kept for itself are left out and counted; any other kind, and any name that
+cannot be meant, ends the whole.  Attributes of the archive are not taken, so no ``user.overlay.*`` and no file
+capability comes from it; set-id bits neither.  Owners are the caller.
 
 Each parent directory is looked up with openat2(2), RESOLVE_IN_ROOT, below the layer; the last name is never followed.
 Bytes, entries, depth, names, headers and the compression ratio have bounds.  A layer is unpacked beside its place and

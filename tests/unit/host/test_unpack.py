@@ -143,7 +143,9 @@ def test_the_last_name_is_replaced_and_not_followed(tmp_path: Path) -> None:
     assert not (place / "file").is_symlink()
 
 
-@pytest.mark.parametrize("to", ["/etc/passwd", "/../etc/passwd", "../../etc/passwd", "missing", "way/passwd", "directory"])
+@pytest.mark.parametrize(
+    "to", ["/etc/passwd", "/../etc/passwd", "../../etc/passwd", "missing", "way/passwd", "directory"]
+)
 def test_a_hard_link_leads_to_a_file_of_the_layer(tmp_path: Path, to: str) -> None:
     plain = layer(
         (entry("way", LINK, "/etc"), b""), (entry("directory", DIRECTORY, mode=0o755), b""), (entry("h", HARD, to), b"")

@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -434,6 +435,77 @@ def test_no_way_to_a_directory_makes_a_name_that_may_not_be_made(place: Place) -
     assert all(set(each) <= {"EACCES", "ELOOP", "ENOENT"} for each in ways) and ways[0] == ["EACCES"] * 5, ways
     assert text == "again"
     assert not list(place.path.rglob("*.pem"))
+
+
+def test_protected_names_are_refused_where_nothing_is_hidden_or_protected_yet(place: Place) -> None:
+    for name in (".env", "sub/.env", ".membrane.yaml"):
+        (place.path / name).unlink()
+    body = """
+os.makedirs("free/new/.git/hooks")
+print(json.dumps([outcome(lambda: write(name)) for name in ("free/new/.git/hooks/pre-commit", ".envrc", "plain")]))
+"""
+    assert place.python(body) == ["EACCES", "EACCES", "ok"]
+    shutil.rmtree(place.path / "free" / "new")
+    assert place.python(body, outside=True) == ["ok", "ok", "ok"]
+
+
+MEMORY = """
+import multiprocessing, stat
+from multiprocessing import shared_memory
+def square(number): return number * number
+with multiprocessing.Pool(2) as pool: squares = pool.map(square, [2, 3])
+block = shared_memory.SharedMemory(create=True, size=16)
+block.buf[0] = 7
+again = shared_memory.SharedMemory(block.name)
+out = {"squares": squares, "shared": again.buf[0], "kept": block.name.lstrip("/")}
+again.close()
+def update(path):
+    with open(path, "r+") as file: return file.read()
+other = sys.argv[1]
+name = os.path.basename(other)
+out["open"] = outcome(lambda: update(other))
+out["by .."] = outcome(lambda: update(f"/dev/shm/../shm/{name}"))
+os.symlink(other, "/dev/shm/membrane-test-link")
+out["by link"] = outcome(lambda: update("/dev/shm/membrane-test-link"))
+os.unlink("/dev/shm/membrane-test-link")
+write("/dev/shm/membrane-test")
+out["out"] = outcome(lambda: os.rename("/dev/shm/membrane-test", "free/x"))
+out["link out"] = outcome(lambda: os.link("/dev/shm/membrane-test", "x"))
+out["in"] = outcome(lambda: os.rename("old.txt", "/dev/shm/membrane-test"))
+os.unlink("/dev/shm/membrane-test")
+out["list"] = outcome(lambda: os.listdir("/dev/shm")[:0])
+out["remove"] = outcome(lambda: os.unlink(other))
+block.close()
+if not INSIDE: block.unlink()
+print(json.dumps(out))
+"""
+
+
+def test_semaphores_and_shared_memory_are_the_sandboxs_own(place: Place) -> None:
+    made, path = tempfile.mkstemp(dir="/dev/shm", prefix="membrane-test-")
+    os.write(made, b"other")
+    os.close(made)
+    here = f"import sys\nsys.argv[1:] = [{path!r}]\n" + MEMORY
+    try:
+        found = place.python(here)
+        assert Path(path).read_text() == "other"
+        assert not os.path.exists(f"/dev/shm/{found.pop('kept')}")  # it was never unlinked
+        control = place.python(here, outside=True)
+        assert not os.path.exists(path)
+    finally:
+        Path(path).unlink(missing_ok=True)
+    control.pop("kept")
+    same = {"squares": [4, 9], "shared": 7, "out": "EXDEV", "link out": "EXDEV", "in": "EXDEV"}
+    opened = dict.fromkeys(("open", "by ..", "by link"), "other")
+    assert control == {**same, **opened, "list": [], "remove": "ok"}
+    assert found == {
+        **same,
+        "open": "ENOENT",
+        "by ..": "EACCES",
+        "by link": "ENOENT",
+        "list": "EACCES",
+        "remove": "ENOENT",
+    }
 
 
 def test_what_is_made_outside_meanwhile_is_readable_unless_a_rule_hides_it(place: Place) -> None:

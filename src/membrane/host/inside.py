@@ -136,7 +136,7 @@ def grants(ops: Sequence[MountOp], directory: str) -> Shared:
     emptied = frozenset(os.path.realpath(op.target) for op in ops if isinstance(op, Mask) and op.empty)
     edited = (os.path.realpath(op.file) for op in ops if isinstance(op, Keep))
     editable = frozenset(path for path in edited if denied.get(path) == READ_ONLY)
-    return Shared(out + walk.out, walk.shared, denied, emptied, copies, editable)
+    return Shared(out + walk.out, walk.shared, denied, emptied, copies, editable, f"{directory}/memory")
 
 
 def write_copies(ops: Sequence[MountOp], directory: str) -> None:

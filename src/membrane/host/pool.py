@@ -36,9 +36,10 @@ class Shared:
         emptied: those of them that are shown empty, as files and directories that can be read.
         copies: those that are shown as a copy, a file of ours, and whether that can be written.
         editable: read-only files of which git's everyday changes are made here (``supervised_edits``).
+        memory: a directory of ours that is /dev/shm to the command; empty: it has none.
     """
 
-    __slots__ = ("copies", "denied", "editable", "emptied", "rules", "shared")
+    __slots__ = ("copies", "denied", "editable", "emptied", "memory", "rules", "shared")
 
     def __init__(
         self,
@@ -48,8 +49,9 @@ class Shared:
         emptied: frozenset[str] = frozenset(),
         copies: dict[str, tuple[str, bool]] | None = None,
         editable: frozenset[str] = frozenset(),
+        memory: str = "",
     ) -> None:
-        self.editable = editable
+        self.editable, self.memory = editable, memory
         self.rules, self.shared, self.denied, self.emptied = rules, shared, denied, emptied
         self.copies = copies or {}
 
@@ -58,8 +60,6 @@ class Shared:
         """Which opens are to be notified (``seccomp.supervised_program``)."""
         if self.copies:
             return "reads"
-        if not self.shared:
-            return ""
         return "writes" if all(self.shared.values()) else "reads"
 
 

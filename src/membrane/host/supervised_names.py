@@ -21,6 +21,9 @@ rule each, that get a name when one is made; so what is new in a shared director
 a directory, written into as natively.  When the pool is empty, new names have no rule: they are opened here, and
 programs among them cannot be executed.
 
+/dev/shm is the container's, so semaphores and shared memory of POSIX (sem_open(3), shm_open(3)) are names of a
+directory of ours in its place, which Landlock does not let the command reach by itself.
+
 The keeper has the caller's ids and no capability, so it may what the command might; the umask is the caller's.
 
 Sources: Documentation/userspace-api/landlock.rst, seccomp_unotify(2), openat2(2), security/landlock/fs.c.
@@ -75,6 +78,7 @@ _AT_FDCWD, _AT_REMOVEDIR, _AT_SYMLINK_FOLLOW = 0xFFFFFF9C, 0x200, 0x400
 _SEALS = 0xF  # F_SEAL_SEAL, SHRINK, GROW, WRITE (linux/fcntl.h)
 _TMPFILE = 0o20000000  # __O_TMPFILE
 _NOREPLACE, _EXCHANGE = 1, 2
+_MEMORY = b"/dev/shm/"  # of glibc and musl
 _TO_US = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
 _KINDS = {stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink", stat.S_IFIFO: "fifo", stat.S_IFSOCK: "socket"}
 _REPOSITORY = frozenset((b".git", b"git~1"))
@@ -138,6 +142,8 @@ class Names:
         self._emptied, self._empty, self._copies = granted.emptied, empty, granted.copies
         self._edits = None if judge is None or not granted.editable else Edits(granted.editable, judge.edit)
         self._root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._memory = granted.memory
+        self._in_memory = os.open(self._memory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) if self._memory else -1
         self._granted = set(pool.identities) if pool else set()
         self._granted.update(_identities(path for path, writes in named.items() if writes and path not in self._rules))
         # An inode has its rule wherever it is; one of these is refused wherever it is.  Each is held, so that its
@@ -158,6 +164,8 @@ class Names:
         while True:
             if path in self._denied:
                 return CLOSED
+            if path == self._memory:
+                return OURS
             if path in self._shared:
                 return NATIVE if child and self._is_granted(child) else OURS
             writes = self._rules.get(path)
@@ -189,6 +197,9 @@ class Names:
         """The copy that the command has of a file and can write; empty: there is none."""
         copy, writes = self._copies.get(path, ("", False))
         return copy if writes else ""
+
+    def _is_memory(self, path: str) -> bool:
+        return bool(self._memory) and f"{path}/".startswith(f"{self._memory}/")
 
     def _hides(self, path: str) -> bool:
         """Is what is new there unreadable without a rule of its own?"""
@@ -246,12 +257,15 @@ class Names:
             OSError: with ``makes``, it leads nowhere, or a link of proc(5) is on the way.
         """
         path = text(self._read, call, at, PATH_MAX)
-        if not path or (path.startswith(self._skipped) and not (makes and leads_on(path))):
+        memory = path.startswith(_MEMORY) and self._in_memory >= 0 and b"/.." not in path
+        if not path or (path.startswith(self._skipped) and not memory and not (makes and leads_on(path))):
             return None
         fds: list[int] = []
         try:
             link, rest = own_link(path)
-            if path.startswith(b"/") and not link:
+            if memory:
+                base, path = self._in_memory, path[len(_MEMORY) :].lstrip(b"/")
+            elif path.startswith(b"/") and not link:
                 base = self._root
             else:
                 directory &= 0xFFFFFFFF
@@ -662,8 +676,10 @@ class Names:
         """May an inode get a name where it has no right by the directory any more?
 
         Raises:
-            OSError: EXDEV, which programs answer by a copy: it could not be executed there.
+            OSError: EXDEV, which programs answer by a copy: it could not be executed there, or is as on another mount.
         """
+        if self._is_memory(source.where) is not self._is_memory(target.where):
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))  # as of a file system of its own
         comes = self.state(source.where) is NATIVE and self.state(target.where) is OURS
         if not comes or identity(status) in self._granted or not self._hides(target.where):
             return

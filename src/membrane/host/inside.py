@@ -498,7 +498,7 @@ def _command(
         _try_network()
     with Step(channel, "install the seccomp filter"):
         hand_over = _handing_over(keeper_end)
-        refusing = seccomp.program(ids=(plan.uid, plan.gid, 1), machine=sc.MACHINE)
+        refusing = seccomp.program(ids=(plan.uid, plan.gid, 1), listens=True, machine=sc.MACHINE)
         asking = seccomp.supervised_program(sc.MACHINE, granted.asks, datagrams=bool(plan.network.udp_ports))
         listener = sc.seccomp_listen(asking)
         sc.seccomp_set_filter(seccomp.unwatched_program(sc.MACHINE))

@@ -136,6 +136,7 @@ def _refuse(policy: Policy, facts: HostFacts) -> None:
         (policy.system != "read-only", f"system: {policy.system}", "a layer over the system trees is a mount"),
         (bool(policy.image), "image", "its trees take the places of the container's by mounts"),
         (bool(policy.devices), "devices", "the private /dev is a mount"),
+        (policy.containers == "nested", "containers: nested", "its namespaces and mounts would be the container's"),
         (policy.user_namespaces, "user namespaces", "they would be the container's"),
         (policy.trace.mode in ("required", "full"), f"trace: {policy.trace.mode}", "nothing here traces the command"),
     )

@@ -449,6 +449,45 @@ print(json.dumps([outcome(lambda: write(name)) for name in ("free/new/.git/hooks
     assert place.python(body, outside=True) == ["ok", "ok", "ok"]
 
 
+SERVERS = """
+import socket
+def served(path, umask):
+    os.umask(umask)
+    with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
+        server.bind(path)
+        server.listen()
+        client.connect(path)
+        accepted, _address = server.accept()
+        client.send(b"x")
+        found = [accepted.recv(1).decode(), oct(os.stat(path).st_mode & 0o777), server.getsockname() == path]
+    os.unlink(path)
+    return found
+def bound(path):
+    with socket.socket(socket.AF_UNIX) as one: one.bind(path)
+os.mkdir("directory")
+out = [outcome(lambda: served(*each)) for each in
+    (("here", 0o022), (os.getcwd() + "/here", 0o077), ("directory/here", 0), ("free/here", 0))]
+out.append([outcome(lambda: bound(name)) for name in
+    ("kept.txt", "new.pem", ".envrc", ".git/hooks/pre-commit", "sub/new.pem", "../here")])
+print(json.dumps(out))
+"""
+
+
+def test_unix_sockets_are_served_beside_hidden_names_and_at_no_name_that_may_not_be_made(place: Place) -> None:
+    place._run(["git", "init", "-q", "."])
+    control = place.python(SERVERS, outside=True)
+    place.make()
+    place._run(["git", "init", "-q", "."])
+    (place.path / ".membrane.yaml").write_text("readonly: [kept.txt]\nignore: ['*.pem']\n")
+    (place.path.parent / "here").unlink()
+    found = place.python(SERVERS)
+    served = [["x", "0o755", True], ["x", "0o700", True], ["x", "0o777", True], ["x", "0o777", True]]
+    assert found[:4] == control[:4] == served
+    assert control[4] == ["EADDRINUSE", "ok", "ok", "ok", "ok", "ok"]
+    assert found[4] == ["EADDRINUSE", *["EACCES"] * 5]
+    assert not (place.path.parent / "here").exists()
+
+
 MEMORY = """
 import multiprocessing, stat
 from multiprocessing import shared_memory

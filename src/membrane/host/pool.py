@@ -11,14 +11,17 @@ from __future__ import annotations
 import os
 import stat
 
+from . import syscalls as sc
 from .landlock import WRITE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import TypeAlias
 
     Identity: TypeAlias = tuple[int, int]  # device, inode
 
+MOST_HELD = 16_384  # hidden and read-only names
 POOL_DIRECTORIES, POOL_FILES, POOL_FIFOS = 24, 32, 2  # each costs a start some 100 µs
 
 
@@ -142,3 +145,28 @@ def _holds(directory: str) -> bool:
     """Whether there is a name in it; no more than one is looked at."""
     with os.scandir(directory) as entries:
         return next(entries, None) is not None
+
+
+def hold(paths: Iterable[str]) -> list[int]:
+    """O_PATH descriptors of what is there, of ``MOST_HELD`` at most: beyond that, the path alone is refused."""
+    out: list[int] = []
+    most = min(MOST_HELD, sc.open_files() // 4)
+    for path in paths:
+        if len(out) >= most:
+            break
+        try:
+            out.append(os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC))
+        except OSError:
+            continue
+    return out
+
+
+def identities(paths: Iterable[str]) -> set[Identity]:
+    """Of those that are there."""
+    out = set()
+    for path in paths:
+        try:
+            out.add(identity(os.lstat(path)))
+        except OSError:
+            continue
+    return out

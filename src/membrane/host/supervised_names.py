@@ -40,16 +40,16 @@ from ..policy.reasons import GIT_SETTING, HIDDEN, READ_ONLY
 from . import syscalls as sc
 from .caller import PATH_MAX, leads_on, own_link, text
 from .landlock import WRITE
-from .pool import identity
+from .pool import hold, identities, identity
 from .supervised_edits import Edits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from typing import Protocol
 
     from .notify import Call, Listener
-    from .pool import Identity, Pool, Shared
+    from .pool import Pool, Shared
 
     class Report(Protocol):
         """Tells of a refusal: absolute path, reason of the policy, operation, what else is to be said."""
@@ -71,7 +71,6 @@ if TYPE_CHECKING:
 
 
 MOST_LINKS = 40  # namei.h MAXSYMLINKS
-MOST_HELD = 16_384  # hidden and read-only names
 MOST_TRIES = 8  # of an open whose name appears and vanishes meanwhile
 NATIVE, OURS, CLOSED = "native", "ours", "closed"
 _AT_FDCWD, _AT_REMOVEDIR, _AT_SYMLINK_FOLLOW = 0xFFFFFF9C, 0x200, 0x400
@@ -145,10 +144,10 @@ class Names:
         self._memory = granted.memory
         self._in_memory = os.open(self._memory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) if self._memory else -1
         self._granted = set(pool.identities) if pool else set()
-        self._granted.update(_identities(path for path, writes in named.items() if writes and path not in self._rules))
+        self._granted.update(identities(path for path, writes in named.items() if writes and path not in self._rules))
         # An inode has its rule wherever it is; one of these is refused wherever it is.  Each is held, so that its
         # number does not become another's when it is removed outside.
-        self._held = _hold((*self._shared, *self._denied))
+        self._held = hold((*self._shared, *self._denied))
         self._denied_inodes = {identity(os.fstat(fd)) for fd in self._held}
         self._skipped = tuple(
             os.fsencode(prefix)
@@ -256,7 +255,9 @@ class Names:
         Raises:
             OSError: with ``makes``, it leads nowhere, or a link of proc(5) is on the way.
         """
-        path = text(self._read, call, at, PATH_MAX)
+        return self._place_of(call, directory, text(self._read, call, at, PATH_MAX), follow, makes)
+
+    def _place_of(self, call: Call, directory: int, path: bytes, follow: bool, makes: bool) -> Place | None:
         memory = path.startswith(_MEMORY) and self._in_memory >= 0 and b"/.." not in path
         if not path or (path.startswith(self._skipped) and not memory and not (makes and leads_on(path))):
             return None
@@ -604,6 +605,33 @@ class Names:
             os.symlink(target, place.name, dir_fd=place.parent)
         return 0
 
+    def bind(self, call: Call, path: bytes, bind: Callable[[bytes], None]) -> bool:
+        """Have ``bind`` make a unix socket, by a name in the working directory; false: not ours, the call goes on.
+
+        Raises:
+            OSError: no such name may be made, or ``bind`` failed.
+        """
+        place = self._place_of(call, _AT_FDCWD, path, False, True)
+        if place is None:
+            return False
+        with place:
+            state = CLOSED if place.name == b"." else self.state(place.where)
+            if state is not CLOSED and not os.path.lexists(place.path):
+                self._object(place, "socket")
+            if state is not OURS or place.slash:
+                return False
+            mask = self._umask(call)
+            here = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            old = os.umask(mask)
+            try:
+                os.fchdir(place.parent)  # a name alone is short enough (unix(7), sun_path)
+                bind(place.name)
+            finally:
+                os.umask(old)
+                os.fchdir(here)
+                os.close(here)
+        return True
+
     # ------------------------------------------------------------ removing
 
     def on_unlink(self, call: Call) -> int | None:
@@ -770,27 +798,3 @@ def _is_fresh(flags: int) -> bool:
 
 def _target(place: Place, kind: str) -> bytes:
     return os.readlink(place.name, dir_fd=place.parent) if kind == "symlink" else b""
-
-
-def _hold(paths: Iterable[str]) -> list[int]:
-    """O_PATH descriptors of what is there, of ``MOST_HELD`` at most: beyond that, the path alone is refused."""
-    out: list[int] = []
-    most = min(MOST_HELD, sc.open_files() // 4)
-    for path in paths:
-        if len(out) >= most:
-            break
-        try:
-            out.append(os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC))
-        except OSError:
-            continue
-    return out
-
-
-def _identities(paths: Iterable[str]) -> set[Identity]:
-    out = set()
-    for path in paths:
-        try:
-            out.add(identity(os.lstat(path)))
-        except OSError:
-            continue
-    return out

@@ -249,8 +249,7 @@ class Names:
     def _place(self, call: Call, directory: int, at: int, *, follow: bool, makes: bool = False) -> Place | None:
         """Where a path leads; None: it leads nowhere, or to what a link of proc(5) means: Landlock decides.
 
-        Args:
-            makes: a name may be made there, which is judged in free directories too: no other way may lead to one.
+        ``makes``: a name may be made there, which is judged in free directories too: no other way may lead to one.
 
         Raises:
             OSError: with ``makes``, it leads nowhere, or a link of proc(5) is on the way.

@@ -74,9 +74,11 @@ def mptcp(): socket.socket(2, 1, 262)
 def alg(): socket.socket(38, 5)
 def io_uring(): check(L.syscall(425, 1, ctypes.create_string_buffer(120)))
 def fetch_of_pid(): check(L.syscall(438, check(L.syscall(434, W["pid"], 0)), 0, 0))
+def own_listener():  # seccomp(2): the kernel would admit one when ours is gone
+    check(L.syscall(317 if os.uname().machine == "x86_64" else 277, 1, 8, 0))
 print(json.dumps({f.__name__: outcome(f) for f in (plain, after_unspec, mapped, any_address, fast_open,
     fast_open_message, named, abstract, named_datagram, datagram_of_a_pair, vsock, packet, raw, mptcp, alg, io_uring,
-    fetch_of_pid)}))
+    fetch_of_pid, own_listener)}))
 """
 
 
@@ -86,6 +88,7 @@ def test_no_socket_call_reaches_what_is_not_allowed(world: World) -> None:
     assert control["fast_open"] == control["fast_open_message"] == "sent"
     for name in ("named", "abstract", "named_datagram", "datagram_of_a_pair", "io_uring"):
         assert control[name] == "ok", name
+    assert control["own_listener"] == "EFAULT"  # it has no filter
     assert found == {
         **dict.fromkeys(("plain", "mapped", "any_address"), "ECONNREFUSED"),
         "after_unspec": "EISCONN",
@@ -99,6 +102,7 @@ def test_no_socket_call_reaches_what_is_not_allowed(world: World) -> None:
         "mptcp": "EPROTONOSUPPORT",
         "io_uring": "ENOSYS",
         "fetch_of_pid": "EPERM",
+        "own_listener": "EBUSY",
     }
 
 
@@ -678,6 +682,7 @@ def test_auto_takes_what_the_machine_gives_and_says_so(world: World) -> None:
         (("--view", "host"), "view: host"),
         (("--review",), "workspace: review"),
         (("--device", "fuse"), "devices"),
+        (("--containers",), "containers: nested"),
     ],
 )
 def test_a_rule_that_cannot_be_bound_stops_the_run(world: World, options: Sequence[str], said: str) -> None:

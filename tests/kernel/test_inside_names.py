@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -389,6 +390,161 @@ print(json.dumps(out))
     after = json.loads(control.stdout)
     assert after.pop("hook by rename") == "ENOENT"  # the one before has moved it
     assert set(after.values()) == {"ok"}, control
+
+
+WAYS = """
+os.mkdir("free/directory")
+inner = os.open("free", os.O_RDONLY)
+os.symlink(f"/proc/self/fd/{inner}", "free/link")
+os.symlink(f"/proc/self/task/{os.getpid()}/cwd/free", "free/task")
+ways = (
+    "free", "/usr/.." + os.getcwd() + "/free", "/proc/self/cwd/free", f"/proc/self/fd/{inner}", f"/dev/fd/{inner}",
+    f"/proc/thread-self/fd/{inner}", f"/proc/{os.getpid()}/cwd/free", "/proc/self/root" + os.getcwd() + "/free",
+    f"/proc/self/task/{os.getpid()}/cwd/free", "free/link", "free/task", f"//proc/./self/fd/{inner}",
+    "/dev/../proc/self/cwd/free",
+)
+def attempt(action, way):
+    name = f"{way}/new.pem"
+    found = outcome(lambda: action(name))
+    if os.path.lexists("free/new.pem"):
+        (os.rmdir if os.path.isdir("free/new.pem") else os.unlink)("free/new.pem")
+    return found
+def moved(name):
+    write("free/plain")
+    os.rename("free/plain", name)
+actions = (write, os.mkdir, lambda name: os.symlink("nowhere", name), lambda name: os.link("old.txt", name), moved)
+out = [[attempt(action, way) for action in actions] for way in ways]
+# As programs do it: what is no name of a rule is made, and what is open is opened again.
+os.close(os.open(f"/proc/self/fd/{inner}/file", os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+os.mkdir("/proc/self/cwd/free/directory/in")
+os.rename(f"/dev/fd/{inner}/file", f"/dev/fd/{inner}/directory/moved")
+file = os.open("free/directory/moved", os.O_WRONLY)
+for again in (f"/proc/self/fd/{file}", f"/dev/fd/{file}", "/dev/null"):
+    write(again, "again")
+print(json.dumps([out, read("free/directory/moved")]))
+"""
+
+
+def test_no_way_to_a_directory_makes_a_name_that_may_not_be_made(place: Place) -> None:
+    """By ``..`` from a directory of the system, and by links of proc(5): Landlock allows all below a free directory."""
+    ways, text = place.python(WAYS, outside=True)
+    assert all(set(each) == {"ok"} for each in ways) and text == "again", ways  # the control
+    place.make()
+    (place.path / ".membrane.yaml").write_text("ignore: ['*.pem']\n")
+    ways, text = place.python(WAYS)
+    assert all(set(each) <= {"EACCES", "ELOOP", "ENOENT"} for each in ways) and ways[0] == ["EACCES"] * 5, ways
+    assert text == "again"
+    assert not list(place.path.rglob("*.pem"))
+
+
+def test_protected_names_are_refused_where_nothing_is_hidden_or_protected_yet(place: Place) -> None:
+    for name in (".env", "sub/.env", ".membrane.yaml"):
+        (place.path / name).unlink()
+    body = """
+os.makedirs("free/new/.git/hooks")
+print(json.dumps([outcome(lambda: write(name)) for name in ("free/new/.git/hooks/pre-commit", ".envrc", "plain")]))
+"""
+    assert place.python(body) == ["EACCES", "EACCES", "ok"]
+    shutil.rmtree(place.path / "free" / "new")
+    assert place.python(body, outside=True) == ["ok", "ok", "ok"]
+
+
+SERVERS = """
+import socket
+def served(path, umask):
+    os.umask(umask)
+    with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
+        server.bind(path)
+        server.listen()
+        client.connect(path)
+        accepted, _address = server.accept()
+        client.send(b"x")
+        found = [accepted.recv(1).decode(), oct(os.stat(path).st_mode & 0o777), server.getsockname() == path]
+    os.unlink(path)
+    return found
+def bound(path):
+    with socket.socket(socket.AF_UNIX) as one: one.bind(path)
+os.mkdir("directory")
+out = [outcome(lambda: served(*each)) for each in
+    (("here", 0o022), (os.getcwd() + "/here", 0o077), ("directory/here", 0), ("free/here", 0))]
+out.append([outcome(lambda: bound(name)) for name in
+    ("kept.txt", "new.pem", ".envrc", ".git/hooks/pre-commit", "sub/new.pem", "../here")])
+print(json.dumps(out))
+"""
+
+
+def test_unix_sockets_are_served_beside_hidden_names_and_at_no_name_that_may_not_be_made(place: Place) -> None:
+    place._run(["git", "init", "-q", "."])
+    control = place.python(SERVERS, outside=True)
+    place.make()
+    place._run(["git", "init", "-q", "."])
+    (place.path / ".membrane.yaml").write_text("readonly: [kept.txt]\nignore: ['*.pem']\n")
+    (place.path.parent / "here").unlink()
+    found = place.python(SERVERS)
+    served = [["x", "0o755", True], ["x", "0o700", True], ["x", "0o777", True], ["x", "0o777", True]]
+    assert found[:4] == control[:4] == served
+    assert control[4] == ["EADDRINUSE", "ok", "ok", "ok", "ok", "ok"]
+    assert found[4] == ["EADDRINUSE", *["EACCES"] * 5]
+    assert not (place.path.parent / "here").exists()
+
+
+MEMORY = """
+import multiprocessing, stat
+from multiprocessing import shared_memory
+def square(number): return number * number
+with multiprocessing.Pool(2) as pool: squares = pool.map(square, [2, 3])
+block = shared_memory.SharedMemory(create=True, size=16)
+block.buf[0] = 7
+again = shared_memory.SharedMemory(block.name)
+out = {"squares": squares, "shared": again.buf[0], "kept": block.name.lstrip("/")}
+again.close()
+def update(path):
+    with open(path, "r+") as file: return file.read()
+other = sys.argv[1]
+name = os.path.basename(other)
+out["open"] = outcome(lambda: update(other))
+out["by .."] = outcome(lambda: update(f"/dev/shm/../shm/{name}"))
+os.symlink(other, "/dev/shm/membrane-test-link")
+out["by link"] = outcome(lambda: update("/dev/shm/membrane-test-link"))
+os.unlink("/dev/shm/membrane-test-link")
+write("/dev/shm/membrane-test")
+out["out"] = outcome(lambda: os.rename("/dev/shm/membrane-test", "free/x"))
+out["link out"] = outcome(lambda: os.link("/dev/shm/membrane-test", "x"))
+out["in"] = outcome(lambda: os.rename("old.txt", "/dev/shm/membrane-test"))
+os.unlink("/dev/shm/membrane-test")
+out["list"] = outcome(lambda: os.listdir("/dev/shm")[:0])
+out["remove"] = outcome(lambda: os.unlink(other))
+block.close()
+if not INSIDE: block.unlink()
+print(json.dumps(out))
+"""
+
+
+def test_semaphores_and_shared_memory_are_the_sandboxs_own(place: Place) -> None:
+    made, path = tempfile.mkstemp(dir="/dev/shm", prefix="membrane-test-")
+    os.write(made, b"other")
+    os.close(made)
+    here = f"import sys\nsys.argv[1:] = [{path!r}]\n" + MEMORY
+    try:
+        found = place.python(here)
+        assert Path(path).read_text() == "other"
+        assert not os.path.exists(f"/dev/shm/{found.pop('kept')}")  # it was never unlinked
+        control = place.python(here, outside=True)
+        assert not os.path.exists(path)
+    finally:
+        Path(path).unlink(missing_ok=True)
+    control.pop("kept")
+    same = {"squares": [4, 9], "shared": 7, "out": "EXDEV", "link out": "EXDEV", "in": "EXDEV"}
+    opened = dict.fromkeys(("open", "by ..", "by link"), "other")
+    assert control == {**same, **opened, "list": [], "remove": "ok"}
+    assert found == {
+        **same,
+        "open": "ENOENT",
+        "by ..": "EACCES",
+        "by link": "ENOENT",
+        "list": "EACCES",
+        "remove": "ENOENT",
+    }
 
 
 def test_what_is_made_outside_meanwhile_is_readable_unless_a_rule_hides_it(place: Place) -> None:

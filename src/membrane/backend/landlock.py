@@ -173,7 +173,7 @@ class InsideCell(Cell):
         self.terminal, self.kept, self.reads = -1, {}, None
         self.directory = _directory(start.session)
         os.mkdir(self.directory, 0o700)
-        for name in ("tmp", "home", "files", "logins", "doors", "copies", "none"):
+        for name in ("tmp", "home", "files", "logins", "doors", "copies", "none", "memory"):
             os.mkdir(f"{self.directory}/{name}", 0o700)
         home = dict(start.plan.environment)["HOME"]
         try:

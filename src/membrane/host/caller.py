@@ -1,4 +1,4 @@
-"""The memory of a process that waits in a call, and the addresses of sockets in it.
+"""The memory of a process that waits in a call, and the addresses of sockets and the paths in it.
 
 Theory of operation
 -------------------
@@ -14,10 +14,13 @@ import struct
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .notify import Call, Listener
 
 AF_INET, AF_INET6 = 2, 10
 MAPPED = bytes(10) + b"\xff\xff"  # of ::ffff:0:0/96
+PATH_MAX = 4096  # bytes of a path with its NUL (linux/limits.h)
 _LONGEST_ADDRESS = 128  # bytes: struct sockaddr_storage
 
 
@@ -105,3 +108,41 @@ def is_loopback(address: bytes) -> bool:
     if len(address) == 4:
         return address[0] == 127 or not any(address)
     return not any(address[:15]) and address[15] in (0, 1)
+
+
+def text(read: Callable[[Call, int, int], bytes], call: Call, at: int, longest: int) -> bytes:
+    """A string of the caller's memory, without its NUL; ``read``: as of ``supervised_names.Names``.
+
+    Raises:
+        OSError: ENAMETOOLONG, or as ``read``.
+    """
+    out = b""
+    while len(out) < longest:  # a page that is not there must not spoil the one before
+        piece = read(call, at + len(out), min(longest - len(out), 4096 - (at + len(out)) % 4096))
+        end = piece.find(b"\0")
+        if end >= 0:
+            return out + piece[:end]
+        out += piece
+    raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
+
+
+def leads_on(path: bytes) -> bool:
+    """May a path below a directory of the system that the command cannot write lead out of it again?"""
+    return b"/.." in path or (path.startswith((b"/proc/", b"/dev/")) and path.count(b"/") > 2)
+
+
+def own_link(path: bytes) -> tuple[str, bytes]:
+    """Of a path below a directory that the process has open, or is in: which link of /proc/PID that is, and the rest;
+    empty: it is none of these."""
+    path = path.replace(b"/dev/fd/", b"/proc/self/fd/", 1) if path.startswith(b"/dev/fd/") else path
+    for own in (b"/proc/self/", b"/proc/thread-self/"):
+        if path.startswith(own):
+            link, _, rest = path[len(own) :].partition(b"/")
+            if link == b"fd":
+                number, _, rest = rest.partition(b"/")
+                link = b"fd/" + number if number.isdigit() and len(number) < 10 else b""
+            elif link != b"cwd":
+                link = b""
+            rest = rest.lstrip(b"/")
+            return (link.decode("ascii"), rest) if link and rest else ("", b"")
+    return "", b""

@@ -199,6 +199,9 @@ class _Archive:
 def _judged(place: _Directory | _Archive, path: str, platform: str, into: _Unpacking) -> Image:
     try:
         if isinstance(place, _Archive) and not place.has("index.json"):
+            if not place.has("manifest.json"):
+                cause = "it is no image: neither index.json nor manifest.json is in it"
+                raise BadImage(cause, path, "docker save NAME > FILE   # of a root directory: docker import FILE NAME")
             return _read_saved(place, path, platform, into)
         return _read(place, path, platform, into)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError, tarfile.TarError):

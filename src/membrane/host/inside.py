@@ -136,7 +136,7 @@ def grants(ops: Sequence[MountOp], directory: str) -> Shared:
     emptied = frozenset(os.path.realpath(op.target) for op in ops if isinstance(op, Mask) and op.empty)
     edited = (os.path.realpath(op.file) for op in ops if isinstance(op, Keep))
     editable = frozenset(path for path in edited if denied.get(path) == READ_ONLY)
-    return Shared(out + walk.out, walk.shared, denied, emptied, copies, editable)
+    return Shared(out + walk.out, walk.shared, denied, emptied, copies, editable, f"{directory}/memory")
 
 
 def write_copies(ops: Sequence[MountOp], directory: str) -> None:
@@ -498,7 +498,7 @@ def _command(
         _try_network()
     with Step(channel, "install the seccomp filter"):
         hand_over = _handing_over(keeper_end)
-        refusing = seccomp.program(ids=(plan.uid, plan.gid, 1), machine=sc.MACHINE)
+        refusing = seccomp.program(ids=(plan.uid, plan.gid, 1), listens=True, machine=sc.MACHINE)
         asking = seccomp.supervised_program(sc.MACHINE, granted.asks, datagrams=bool(plan.network.udp_ports))
         listener = sc.seccomp_listen(asking)
         sc.seccomp_set_filter(seccomp.unwatched_program(sc.MACHINE))

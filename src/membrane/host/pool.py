@@ -11,14 +11,17 @@ from __future__ import annotations
 import os
 import stat
 
+from . import syscalls as sc
 from .landlock import WRITE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import TypeAlias
 
     Identity: TypeAlias = tuple[int, int]  # device, inode
 
+MOST_HELD = 16_384  # hidden and read-only names
 POOL_DIRECTORIES, POOL_FILES, POOL_FIFOS = 24, 32, 2  # each costs a start some 100 µs
 
 
@@ -36,9 +39,10 @@ class Shared:
         emptied: those of them that are shown empty, as files and directories that can be read.
         copies: those that are shown as a copy, a file of ours, and whether that can be written.
         editable: read-only files of which git's everyday changes are made here (``supervised_edits``).
+        memory: a directory of ours that is /dev/shm to the command; empty: it has none.
     """
 
-    __slots__ = ("copies", "denied", "editable", "emptied", "rules", "shared")
+    __slots__ = ("copies", "denied", "editable", "emptied", "memory", "rules", "shared")
 
     def __init__(
         self,
@@ -48,8 +52,9 @@ class Shared:
         emptied: frozenset[str] = frozenset(),
         copies: dict[str, tuple[str, bool]] | None = None,
         editable: frozenset[str] = frozenset(),
+        memory: str = "",
     ) -> None:
-        self.editable = editable
+        self.editable, self.memory = editable, memory
         self.rules, self.shared, self.denied, self.emptied = rules, shared, denied, emptied
         self.copies = copies or {}
 
@@ -58,8 +63,6 @@ class Shared:
         """Which opens are to be notified (``seccomp.supervised_program``)."""
         if self.copies:
             return "reads"
-        if not self.shared:
-            return ""
         return "writes" if all(self.shared.values()) else "reads"
 
 
@@ -142,3 +145,28 @@ def _holds(directory: str) -> bool:
     """Whether there is a name in it; no more than one is looked at."""
     with os.scandir(directory) as entries:
         return next(entries, None) is not None
+
+
+def hold(paths: Iterable[str]) -> list[int]:
+    """O_PATH descriptors of what is there, of ``MOST_HELD`` at most: beyond that, the path alone is refused."""
+    out: list[int] = []
+    most = min(MOST_HELD, sc.open_files() // 4)
+    for path in paths:
+        if len(out) >= most:
+            break
+        try:
+            out.append(os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC))
+        except OSError:
+            continue
+    return out
+
+
+def identities(paths: Iterable[str]) -> set[Identity]:
+    """Of those that are there."""
+    out = set()
+    for path in paths:
+        try:
+            out.add(identity(os.lstat(path)))
+        except OSError:
+            continue
+    return out

@@ -12,7 +12,7 @@ the command: epoll registrations, O_NONBLOCK and SO_ERROR are the kernel's own.
 
 Behind this is Landlock with no TCP right at all (``landlock.confine``): a bind or connect that reached the kernel
 by another way fails there.  Calls that are let go on decide nothing: options of sockets, names of local ones, and
-bind(2) of unix sockets, where Landlock judges the directory.
+bind(2) of unix sockets where Landlock judges the directory.
 
 * TCP is connected to one listener of the gateway, on loopback.  Before that the gateway gets the destination of that
   local port (``gateway.destinations``); it decides as about any captured connection.  A listener of the command
@@ -92,17 +92,18 @@ class Held:
         socket: the duplicate; None: it is connected or listens, and nothing can be asked of it any more.
         kind: "tcp", "udp", "unix" or "netlink".
         peer: the address that it was connected to, as the command wrote it.
+        local: the path to which it was bound here, as the command wrote it.
         exposed: the port to which it is bound at the sandbox's own address (``Servers.place``); 0: it is not.
         stand_in: what stands for a datagram socket; ``socket`` is the command's end of it.
     """
 
-    __slots__ = ("exposed", "family", "inode", "kind", "peer", "socket", "stand_in")
+    __slots__ = ("exposed", "family", "inode", "kind", "local", "peer", "socket", "stand_in")
 
     def __init__(self, socket: _socket.socket, family: int, kind: str) -> None:
         self.socket: _socket.socket | None = socket
         self.family, self.kind = family, kind
         self.inode = os.fstat(socket.fileno()).st_ino
-        self.peer, self.exposed = b"", 0
+        self.peer, self.local, self.exposed = b"", b"", 0
         self.stand_in: StandIn | None = None
 
 
@@ -376,12 +377,27 @@ class Sockets:
         held = self._find(call)
         if held.kind == "udp":
             return 0
+        if held.kind == "unix":
+            return self._bind_unix(call, held)
         if held.kind != "tcp":
-            return None  # Landlock judges where a unix socket is made
+            return None
         if held.socket is None:
             raise Refused(errno.EINVAL)
         _address, port = internet(self._caller.address(call, call[4], call[5]), held.family)
         self._bind(held, port)
+        return 0
+
+    def _bind_unix(self, call: Call, held: Held) -> int | None:
+        """Where a name is ours to make; elsewhere Landlock judges."""
+        if held.socket is None:
+            return None  # it has a name, or a peer: the kernel refuses another, or makes one that nobody can dial
+        raw = self._caller.address(call, call[4], call[5])
+        path = raw[2:].partition(b"\0")[0]
+        if struct.unpack_from("=H", raw)[0] != _AF_UNIX or not path:
+            return None
+        if not self._names.bind(call, path, held.socket.bind):
+            return None
+        held.local = raw
         return 0
 
     def _bind(self, held: Held, port: int) -> None:
@@ -417,6 +433,9 @@ class Sockets:
         held = self._known(call)
         if held is not None and held.kind == "udp":
             self._caller.put_address(call, _own(held), call[4], call[5])
+            return 0
+        if held is not None and held.local:
+            self._caller.put_address(call, held.local, call[4], call[5])
             return 0
         if held is None or not held.exposed:
             return None

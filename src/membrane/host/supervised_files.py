@@ -17,7 +17,7 @@ import errno
 import os
 
 from . import syscalls as sc
-from .supervised_names import PATH_MAX, text
+from .caller import PATH_MAX, text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,8 +7,9 @@ writing, and for reading only where nothing in it is hidden (``host.inside``): s
 command may do there by name, ``Names`` does: the filter asks before open(2), mkdir(2), rename(2) and their like.
 
 * The path is copied once.  Its directory is opened as the process would (O_PATH; links are followed as the kernel does,
-  those of proc(5) are not), and what that is, and not its name, is judged and used: by its path now, which no process
-  of the sandbox can change for a shared directory, as each is a name that a shared one holds.
+  of those of proc(5) only an open directory of its own), and what that is, and not its name, is judged and used: by its
+  path now, which no process of the sandbox can change for a shared directory, as each is a name that a shared one
+  holds.
 * What is opened is opened once (O_PATH, O_NOFOLLOW), judged by its inode, and that descriptor is opened again for the
   process and handed over (SECCOMP_IOCTL_NOTIF_ADDFD).  A hidden file is refused under whatever name it has.  Of a
   masked one a copy is handed over.
@@ -19,6 +20,9 @@ The rights of a new name are those of its inode, and rules cannot be added later
 rule each, that get a name when one is made; so what is new in a shared directory can be read, executed and, when it is
 a directory, written into as natively.  When the pool is empty, new names have no rule: they are opened here, and
 programs among them cannot be executed.
+
+/dev/shm is the container's, so semaphores and shared memory of POSIX (sem_open(3), shm_open(3)) are names of a
+directory of ours in its place, which Landlock does not let the command reach by itself.
 
 The keeper has the caller's ids and no capability, so it may what the command might; the umask is the caller's.
 
@@ -34,17 +38,18 @@ import stat
 
 from ..policy.reasons import GIT_SETTING, HIDDEN, READ_ONLY
 from . import syscalls as sc
+from .caller import PATH_MAX, leads_on, own_link, text
 from .landlock import WRITE
-from .pool import identity
+from .pool import hold, identities, identity
 from .supervised_edits import Edits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from typing import Protocol
 
     from .notify import Call, Listener
-    from .pool import Identity, Pool, Shared
+    from .pool import Pool, Shared
 
     class Report(Protocol):
         """Tells of a refusal: absolute path, reason of the policy, operation, what else is to be said."""
@@ -65,15 +70,14 @@ if TYPE_CHECKING:
             """Why a configuration may not change so; empty: it may."""
 
 
-PATH_MAX = 4096
 MOST_LINKS = 40  # namei.h MAXSYMLINKS
-MOST_HELD = 16_384  # hidden and read-only names
 MOST_TRIES = 8  # of an open whose name appears and vanishes meanwhile
 NATIVE, OURS, CLOSED = "native", "ours", "closed"
 _AT_FDCWD, _AT_REMOVEDIR, _AT_SYMLINK_FOLLOW = 0xFFFFFF9C, 0x200, 0x400
 _SEALS = 0xF  # F_SEAL_SEAL, SHRINK, GROW, WRITE (linux/fcntl.h)
 _TMPFILE = 0o20000000  # __O_TMPFILE
 _NOREPLACE, _EXCHANGE = 1, 2
+_MEMORY = b"/dev/shm/"  # of glibc and musl
 _TO_US = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
 _KINDS = {stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink", stat.S_IFIFO: "fifo", stat.S_IFSOCK: "socket"}
 _REPOSITORY = frozenset((b".git", b"git~1"))
@@ -137,11 +141,13 @@ class Names:
         self._emptied, self._empty, self._copies = granted.emptied, empty, granted.copies
         self._edits = None if judge is None or not granted.editable else Edits(granted.editable, judge.edit)
         self._root = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._memory = granted.memory
+        self._in_memory = os.open(self._memory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) if self._memory else -1
         self._granted = set(pool.identities) if pool else set()
-        self._granted.update(_identities(path for path, writes in named.items() if writes and path not in self._rules))
+        self._granted.update(identities(path for path, writes in named.items() if writes and path not in self._rules))
         # An inode has its rule wherever it is; one of these is refused wherever it is.  Each is held, so that its
         # number does not become another's when it is removed outside.
-        self._held = _hold((*self._shared, *self._denied))
+        self._held = hold((*self._shared, *self._denied))
         self._denied_inodes = {identity(os.fstat(fd)) for fd in self._held}
         self._skipped = tuple(
             os.fsencode(prefix)
@@ -157,6 +163,8 @@ class Names:
         while True:
             if path in self._denied:
                 return CLOSED
+            if path == self._memory:
+                return OURS
             if path in self._shared:
                 return NATIVE if child and self._is_granted(child) else OURS
             writes = self._rules.get(path)
@@ -188,6 +196,9 @@ class Names:
         """The copy that the command has of a file and can write; empty: there is none."""
         copy, writes = self._copies.get(path, ("", False))
         return copy if writes else ""
+
+    def _is_memory(self, path: str) -> bool:
+        return bool(self._memory) and f"{path}/".startswith(f"{self._memory}/")
 
     def _hides(self, path: str) -> bool:
         """Is what is new there unreadable without a rule of its own?"""
@@ -235,32 +246,50 @@ class Names:
 
     # ------------------------------------------------------------ where it is
 
-    def _place(self, call: Call, directory: int, at: int, *, follow: bool) -> Place | None:
-        """Where a path leads; None: it leads nowhere, or through a link of proc(5): Landlock decides."""
-        path = text(self._read, call, at, PATH_MAX)
-        if not path or path.startswith(self._skipped):
+    def _place(self, call: Call, directory: int, at: int, *, follow: bool, makes: bool = False) -> Place | None:
+        """Where a path leads; None: it leads nowhere, or to what a link of proc(5) means: Landlock decides.
+
+        ``makes``: a name may be made there, which is judged in free directories too: no other way may lead to one.
+
+        Raises:
+            OSError: with ``makes``, it leads nowhere, or a link of proc(5) is on the way.
+        """
+        return self._place_of(call, directory, text(self._read, call, at, PATH_MAX), follow, makes)
+
+    def _place_of(self, call: Call, directory: int, path: bytes, follow: bool, makes: bool) -> Place | None:
+        memory = path.startswith(_MEMORY) and self._in_memory >= 0 and b"/.." not in path
+        if not path or (path.startswith(self._skipped) and not memory and not (makes and leads_on(path))):
             return None
         fds: list[int] = []
         try:
-            if path.startswith(b"/"):
+            link, rest = own_link(path)
+            if memory:
+                base, path = self._in_memory, path[len(_MEMORY) :].lstrip(b"/")
+            elif path.startswith(b"/") and not link:
                 base = self._root
             else:
                 directory &= 0xFFFFFFFF
-                name = "cwd" if directory == _AT_FDCWD else f"fd/{directory & 0x7FFFFFFF}"
-                base = os.open(f"/proc/{call[1]}/{name}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+                name = link or ("cwd" if directory == _AT_FDCWD else f"fd/{directory & 0x7FFFFFFF}")
+                try:
+                    base = os.open(f"/proc/{call[1]}/{name}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+                except FileNotFoundError:
+                    raise OSError(errno.EBADF, os.strerror(errno.EBADF)) from None
                 fds.append(base)
                 if not self._listener.valid(call[0]):
                     return None
-            place = self._walk(base, path, follow, fds)
-            fds.remove(place.parent)
+            place = self._walk(base, rest if link else path, follow, fds)
+            if place is not None:
+                fds.remove(place.parent)
             return place
         except OSError:
+            if makes:  # what is missing for us may be there for the process: /proc/self
+                raise
             return None
         finally:
             for fd in fds:
                 os.close(fd)
 
-    def _walk(self, base: int, path: bytes, follow: bool, fds: list[int]) -> Place:
+    def _walk(self, base: int, path: bytes, follow: bool, fds: list[int]) -> Place | None:
         flags = os.O_PATH | os.O_DIRECTORY
         for _link in range(MOST_LINKS):
             plain = path.rstrip(b"/")
@@ -280,7 +309,7 @@ class Names:
                 except OSError:
                     return Place(parent, name, slash=slash)
                 if os.readlink(f"/proc/self/fd/{parent}").startswith("/proc/"):
-                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))  # it says a path, and is none
+                    return None  # it says a path, and is none; what it means is there
                 base = parent
                 continue
             return Place(parent, name, slash=slash)
@@ -302,7 +331,8 @@ class Names:
         if flags & os.O_PATH:
             return None
         exclusive = bool(flags & os.O_CREAT and flags & os.O_EXCL)
-        place = self._place(call, directory, at, follow=not (exclusive or flags & os.O_NOFOLLOW))
+        makes = bool(flags & os.O_CREAT)
+        place = self._place(call, directory, at, follow=not (exclusive or flags & os.O_NOFOLLOW), makes=makes)
         if place is None:
             return None
         with place:
@@ -502,7 +532,7 @@ class Names:
         Raises:
             PermissionError: no such name may be made.
         """
-        place = self._place(call, directory, at, follow=False)
+        place = self._place(call, directory, at, follow=False, makes=True)
         if place is None:
             return None
         try:
@@ -574,6 +604,33 @@ class Names:
             os.symlink(target, place.name, dir_fd=place.parent)
         return 0
 
+    def bind(self, call: Call, path: bytes, bind: Callable[[bytes], None]) -> bool:
+        """Have ``bind`` make a unix socket, by a name in the working directory; false: not ours, the call goes on.
+
+        Raises:
+            OSError: no such name may be made, or ``bind`` failed.
+        """
+        place = self._place_of(call, _AT_FDCWD, path, False, True)
+        if place is None:
+            return False
+        with place:
+            state = CLOSED if place.name == b"." else self.state(place.where)
+            if state is not CLOSED and not os.path.lexists(place.path):
+                self._object(place, "socket")
+            if state is not OURS or place.slash:
+                return False
+            mask = self._umask(call)
+            here = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            old = os.umask(mask)
+            try:
+                os.fchdir(place.parent)  # a name alone is short enough (unix(7), sun_path)
+                bind(place.name)
+            finally:
+                os.umask(old)
+                os.fchdir(here)
+                os.close(here)
+        return True
+
     # ------------------------------------------------------------ removing
 
     def on_unlink(self, call: Call) -> int | None:
@@ -610,11 +667,11 @@ class Names:
         return self._link(call, (call[3], call[4], call[5], call[6]), call[7])
 
     def _link(self, call: Call, where: tuple[int, int, int, int], flags: int) -> int | None:
-        source = self._place(call, where[0], where[1], follow=bool(flags & _AT_SYMLINK_FOLLOW))
+        source = self._place(call, where[0], where[1], follow=bool(flags & _AT_SYMLINK_FOLLOW), makes=True)
         if source is None:
             return None
         with source:
-            target = self._place(call, where[2], where[3], follow=False)
+            target = self._place(call, where[2], where[3], follow=False, makes=True)
             if target is None:
                 return None
             with target:
@@ -646,8 +703,10 @@ class Names:
         """May an inode get a name where it has no right by the directory any more?
 
         Raises:
-            OSError: EXDEV, which programs answer by a copy: it could not be executed there.
+            OSError: EXDEV, which programs answer by a copy: it could not be executed there, or is as on another mount.
         """
+        if self._is_memory(source.where) is not self._is_memory(target.where):
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))  # as of a file system of its own
         comes = self.state(source.where) is NATIVE and self.state(target.where) is OURS
         if not comes or identity(status) in self._granted or not self._hides(target.where):
             return
@@ -665,11 +724,11 @@ class Names:
         return self._rename(call, (call[3], call[4], call[5], call[6]), call[7] & 0xFFFFFFFF)
 
     def _rename(self, call: Call, where: tuple[int, int, int, int], flags: int) -> int | None:
-        source = self._place(call, where[0], where[1], follow=False)
+        source = self._place(call, where[0], where[1], follow=False, makes=True)
         if source is None:
             return None
         with source:
-            target = self._place(call, where[2], where[3], follow=False)
+            target = self._place(call, where[2], where[3], follow=False, makes=True)
             if target is None:
                 return None
             with target:
@@ -738,43 +797,3 @@ def _is_fresh(flags: int) -> bool:
 
 def _target(place: Place, kind: str) -> bytes:
     return os.readlink(place.name, dir_fd=place.parent) if kind == "symlink" else b""
-
-
-def _hold(paths: Iterable[str]) -> list[int]:
-    """O_PATH descriptors of what is there, of ``MOST_HELD`` at most: beyond that, the path alone is refused."""
-    out: list[int] = []
-    most = min(MOST_HELD, sc.open_files() // 4)
-    for path in paths:
-        if len(out) >= most:
-            break
-        try:
-            out.append(os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC))
-        except OSError:
-            continue
-    return out
-
-
-def _identities(paths: Iterable[str]) -> set[Identity]:
-    out = set()
-    for path in paths:
-        try:
-            out.add(identity(os.lstat(path)))
-        except OSError:
-            continue
-    return out
-
-
-def text(read: Callable[[Call, int, int], bytes], call: Call, at: int, longest: int) -> bytes:
-    """A string of the caller's memory, without its NUL; ``read``: as of ``Names``.
-
-    Raises:
-        OSError: ENAMETOOLONG, or as ``read``.
-    """
-    out = b""
-    while len(out) < longest:  # a page that is not there must not spoil the one before
-        piece = read(call, at + len(out), min(longest - len(out), 4096 - (at + len(out)) % 4096))
-        end = piece.find(b"\0")
-        if end >= 0:
-            return out + piece[:end]
-        out += piece
-    raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))

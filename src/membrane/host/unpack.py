@@ -6,9 +6,9 @@ A layer is a tar archive, perhaps compressed with gzip or zstd, which a stranger
 For zstd there is no decoder in the standard library before Python 3.14: zstd(1), which has to be installed, gets the
 bytes through a pipe, and no more than that; of what comes back only as much is taken as all bounds allow.  Only what is
 listed here is made of it: directories, regular files, symbolic links, hard links to what the layer has made before, and
-whiteouts.  Devices and FIFOs are left out and counted; any other kind, and any name that cannot be meant, ends the
-whole.  Attributes of the archive are not taken, so no ``user.overlay.*`` and no file capability comes from it; set-id
-bits neither.  Owners are the caller.
+whiteouts.  Devices, FIFOs and what aufs kept for itself are left out and counted; any other kind, and any name that
+cannot be meant, ends the whole.  Attributes of the archive are not taken, so no ``user.overlay.*`` and no file
+capability comes from it; set-id bits neither.  Owners are the caller.
 
 Each parent directory is looked up with openat2(2), RESOLVE_IN_ROOT, below the layer; the last name is never followed.
 Bytes, entries, depth, names, headers and the compression ratio have bounds.  A layer is unpacked beside its place and
@@ -50,6 +50,7 @@ _CPU = 3600  # seconds of a processor for one layer
 _MEMORY = 1 << 30  # bytes of its address space; of its window 128 MiB, which is the program's own bound
 _CHUNK = 1 << 16
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
+_AUFS = ".wh..wh."  # its own names (.wh..wh.plnk, .wh..wh.aufs): old images hold them, and no engine makes them
 _XATTR = "user.overlay.opaque"  # overlayfs.rst, "userxattr"
 _LOOKUP = sc.RESOLVE_IN_ROOT | sc.RESOLVE_NO_MAGICLINKS
 
@@ -305,8 +306,9 @@ def keep(raw: IO[bytes], layers: str, diff_id: str, zstd: str = "") -> str:
 
 
 def _parts(name: str) -> list[str]:
+    """The names on the way to an entry; "/" is the layer itself, as engines have it and images of Nix need."""
     parts = [part for part in name.split("/") if part not in ("", ".")]
-    if name.startswith("/") or ".." in parts or "\0" in name:
+    if ".." in parts or "\0" in name:
         raise BadLayer("a name leads out of the layer", repr(name))
     if len(parts) > MOST_DEPTH or any(len(os.fsencode(part)) > 255 for part in parts) or len(os.fsencode(name)) > 4095:
         raise BadLayer("a name is too long or too deep", repr(name[:80]))
@@ -372,6 +374,8 @@ def _entry(archive: tarfile.TarFile, info: tarfile.TarInfo, root: int) -> bool:
         if not info.isdir():
             raise BadLayer("the root is no directory")
         return True
+    if any(part.startswith(_AUFS) for part in parts[:-1]) or (parts[-1].startswith(_AUFS) and parts[-1] != _OPAQUE):
+        return False
     if info.ischr() or info.isblk() or info.isfifo():
         return False
     if info.size < 0 or info.sparse is not None or not (info.isdir() or info.isreg() or info.issym() or info.islnk()):
@@ -403,7 +407,7 @@ def _white_out(above: int, name: str) -> bool:
         os.setxattr(above, _XATTR, b"y")
         return True
     hidden = name[len(_WHITEOUT) :]
-    if hidden in ("", ".", "..") or hidden.startswith(_WHITEOUT):
+    if hidden in ("", ".", ".."):
         raise BadLayer("a whiteout of no name", repr(name))
     if _found(above, hidden) is None:  # of the same layer: it is about lower ones only (layer.md, "Whiteouts")
         os.mknod(hidden, stat.S_IFCHR, 0, dir_fd=above)  # no privilege needed since Linux 5.8

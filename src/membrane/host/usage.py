@@ -219,7 +219,7 @@ def _watch(state: str, directories: Sequence[str], limit: int, said: int, stop: 
             return
         took = time.monotonic() - start
         if used > limit:
-            fix = "membrane --reset removes it, or set a higher limit"
+            fix = "Remove directories of it that membrane plan names (docs/containers.md), or set a higher limit"
             os.write(said, f"{_SAID}: {used} of {limit} bytes are kept for it below {state}. {fix}".encode())
             return
         while True:

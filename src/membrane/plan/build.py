@@ -343,7 +343,7 @@ def build(policy: Policy, facts: HostFacts) -> SandboxPlan:
     java = mounts.JAVA_TRUST if len(java_trust) == 1 else ""  # no JVM of the distribution that would find it
     if policy.view == "project":
         stores += [f"{facts.state}/agents/{policy.profiles[0]}/{name}" for name in policy.state_dirs]
-    stores += containers.stores(policy, facts, mounts.workspace_key(facts.workspace))
+    stores += containers.stores(policy, facts)
     of_system: list[RuleBinding] = []
     if policy.system != "read-only":
         from .system import bindings as bindings_of_system

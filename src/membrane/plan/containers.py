@@ -65,20 +65,16 @@ def _unbound(cause: str, *fix: str) -> PolicyError:
     return PolicyError("bind a rule", f"containers: nested {cause}", where="policy", fix=fix)
 
 
-def stores(policy: Policy, facts: HostFacts, key: str) -> list[str]:
-    """The directories of the engines' storage, which are made before the start.
-
-    Args:
-        key: of the workspace (``mounts.workspace_key``): no other workspace's runs see it.
-    """
+def stores(policy: Policy, facts: HostFacts) -> list[str]:
+    """The directories of the engines' storage, which are made before the start."""
     if policy.containers == "none":
         return []
-    return [f"{facts.state}/containers/{key}/{path.rpartition('/')[2]}" for path in PLACES]
+    return [f"{facts.engines}/{path.rpartition('/')[2]}" for path in PLACES]
 
 
-def operations(policy: Policy, facts: HostFacts, key: str) -> list[MountOp]:
-    """The storage at the places where engines look; ``key`` as for ``stores``."""
-    sources = stores(policy, facts, key)
+def operations(policy: Policy, facts: HostFacts) -> list[MountOp]:
+    """The storage at the places where engines look."""
+    sources = stores(policy, facts)
     if not sources:
         return []
     return [

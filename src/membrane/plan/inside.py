@@ -29,7 +29,11 @@ WEAKER = (
     ("loopback", "shared with the container: other processes of it can reach servers of the command, on 127.0.0.1"),
     ("processes", "names and command lines of the container's other processes are visible in /proc"),
     ("signals", "Landlock scope from ABI 6 on; below it processes of the same user outside can be signalled"),
-    ("scratch", "TMPDIR is private; /tmp, /var/tmp, /run and /dev/shm are closed"),
+    (
+        "scratch",
+        "TMPDIR is private, and so are semaphores and shared memory of POSIX; /tmp, /var/tmp, /run and what else is in "
+        "/dev/shm are closed",
+    ),
     ("home", "by HOME only: programs that ask passwd(5) for it find the real one closed"),
     ("names", "size, times and owner of hidden files can be asked for (stat(2)); contents cannot be read"),
     ("terminals", "of /dev/pts only its own; more by openpty(3) of glibc, not by their names"),
@@ -132,6 +136,7 @@ def _refuse(policy: Policy, facts: HostFacts) -> None:
         (policy.system != "read-only", f"system: {policy.system}", "a layer over the system trees is a mount"),
         (bool(policy.image), "image", "its trees take the places of the container's by mounts"),
         (bool(policy.devices), "devices", "the private /dev is a mount"),
+        (policy.containers == "nested", "containers: nested", "its namespaces and mounts would be the container's"),
         (policy.user_namespaces, "user namespaces", "they would be the container's"),
         (policy.trace.mode in ("required", "full"), f"trace: {policy.trace.mode}", "nothing here traces the command"),
     )

@@ -160,6 +160,7 @@ class HostFacts(Value):
     file_warnings: tuple[str, ...] = ()  # about those that open nothing
     repository: Repository = Repository()
     layers: str = ""  # where changes of toolchains go (``run.layers``); empty: they are read-only
+    engines: str = ""  # where engines of ``containers`` keep what they have, of one run at a time (``run.layers``)
     mounted: frozenset[str] = frozenset()  # mount points below the home
     system: SystemLayer | None = None  # of ``system``; None: it is read-only, or no layer can be had
     devices: tuple[DeviceFact, ...] = ()  # that the policy names and that exist

@@ -597,7 +597,7 @@ def base(policy: Policy, facts: HostFacts) -> tuple[MountOp, ...]:
         if any(mask.replaced for mask in policy.masks):
             ops.append(Tmpfs(LOGINS, 0o700, size))
     if nested:
-        ops += containers.operations(policy, facts, workspace_key(facts.workspace))
+        ops += containers.operations(policy, facts)
     overlays = _overlays(facts) if policy.workspace == "review" else []
     # Outer trees first: of two rules the innermost decides, as in ``decide``.
     for rule in sorted(policy.mounts, key=lambda rule: places(rule, facts)[1].count("/")):

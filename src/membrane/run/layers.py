@@ -1,4 +1,5 @@
-"""Where the sandbox's changes of the caller's toolchains and of system trees go, and who has that place now.
+"""Where the sandbox's changes of the caller's toolchains and of system trees go, and what engines of containers keep;
+who has that place now.
 
 Theory of operation
 -------------------
@@ -18,6 +19,10 @@ this one is killed.
 Changes of system trees (``plan.system``) go to ``STATE/system/KEY/NUMBER/NAME`` by the same rules: kept for the
 workspace, or of one run.  Nothing of ours ever runs, loads or follows what is in them: pid 1 has loaded everything
 before it builds the view, and what is written here for the next run is beside them, in ``NUMBER/own``.
+
+Engines of containers (``plan.containers``) have ``STATE/containers/KEY/NUMBER`` by the same rules, kept for the
+workspace.  Two of them with one storage do not see each other, as each sandbox has a /run and processes of its own: a
+second dockerd waits for locks of the first and gives up, a second podman takes all that runs for ended.
 """
 
 from __future__ import annotations
@@ -47,6 +52,8 @@ _LAST = ".last"  # beside the layers of a run: its processes outside, that end w
 
 def planned(policy: Policy, facts: HostFacts) -> HostFacts:
     """``facts`` with the layers that a run has when there is no other; nothing is made or locked."""
+    if policy.containers == "nested":
+        facts = facts.replace(engines=f"{_above_engines(facts)}/0")
     wanted, layered = _wants(policy, facts), policy.system != "read-only"
     if not wanted and not layered:
         return facts
@@ -107,6 +114,10 @@ def _above_system(policy: Policy, facts: HostFacts) -> str:
     return f"{facts.state}/system/{mounts.workspace_key(facts.workspace)}{image}"
 
 
+def _above_engines(facts: HostFacts) -> str:
+    return f"{facts.state}/containers/{mounts.workspace_key(facts.workspace)}"
+
+
 class Layers:
     """The layers of one run.
 
@@ -134,6 +145,8 @@ class Layers:
                 self._note(f"{cause}; set MEMBRANE_HOME to a directory on a disk")
             if facts.system is not None:
                 self._take_system(facts.system, _above_system(policy, facts))
+            if facts.engines:
+                self._take_engines(_above_engines(facts))
         except BaseException:
             self.end()
             raise
@@ -165,6 +178,18 @@ class Layers:
                 f"install there is kept apart, in {place.path}"
             )
         self.facts = self.facts.replace(system=system.replace(place=place.path))
+        self._places.append(place)
+
+    def _take_engines(self, above: str) -> None:
+        place = _Place(above)
+        if not place.path:
+            raise HostError("keep what containers have", f"{MOST} other runs of this workspace have them", target=above)
+        if place.number:
+            self._note(
+                f"another run has the images and containers of this workspace in {above}/0: those of this one are kept "
+                f"apart, in {place.path}"
+            )
+        self.facts = self.facts.replace(engines=place.path)
         self._places.append(place)
 
     def prepare(self, ops: Iterable[MountOp]) -> None:

@@ -83,7 +83,7 @@ def test_nothing_of_a_cell_is_left(plan: SandboxPlan, killed: bool) -> None:
         before = set(os.listdir("/proc/self/fd"))
         made = cell(plan)
         directory = Path(made.directory)
-        assert sorted(os.listdir(directory)) == ["copies", "doors", "files", "home", "logins", "none", "tmp"]
+        assert sorted(os.listdir(directory)) == ["copies", "doors", "files", "home", "logins", "memory", "none", "tmp"]
         assert directory.stat().st_mode & 0o777 == 0o700
         _how, sockets = made.sockets()
         assert [role for role, _fd in sockets] == ["tcp4-named", "destinations", "datagrams"]

@@ -85,6 +85,13 @@ def test_what_is_no_image_is_refused(tmp_path: Path, index: str) -> None:
     assert "skopeo copy" in caught.value.fix[0]
 
 
+def test_an_archive_of_a_root_directory_is_named_as_what_it_is(tmp_path: Path) -> None:
+    (tmp_path / "root.tar").write_bytes(image_layout.layer(("bin", None), ("bin/sh", b"x")))
+    with pytest.raises(BadImage, match=r"neither index\.json nor manifest\.json") as caught:
+        read_archive(str(tmp_path / "root.tar"), str(tmp_path / "layers"))
+    assert "docker import FILE NAME" in caught.value.fix[0]
+
+
 def test_an_archive_keeps_little_of_its_headers(tmp_path: Path) -> None:
     """A header may say how long it is, and a name how long it is: neither is read whole, nor are many kept."""
     good = image_layout.archive(image(tmp_path)[0], tmp_path / "good.tar").read_bytes()

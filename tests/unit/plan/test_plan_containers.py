@@ -11,7 +11,7 @@ from membrane.plan.model import Bind, HostFacts, Proc, Reviewed, SandboxPlan, Su
 from membrane.policy.model import Limits, MountRule, Origin, Policy
 
 PLAIN = HostFacts(1000, 1000, "u", False, "/home/u", "/home/u/.membrane", "/home/u/w", "box", ()).replace(
-    subordinate=Subordinate((100_000, 65_536), (200_000, 65_536))
+    subordinate=Subordinate((100_000, 65_536), (200_000, 65_536)), engines="/home/u/.membrane/containers/w-1/0"
 )
 ROOT = PLAIN.replace(uid=0, gid=0, root=True, subordinate=None)
 NESTED = Policy(containers="nested")
@@ -28,14 +28,13 @@ def test_without_the_key_nothing_is_different() -> None:
     assert plan.subordinate == ((0, 0), (0, 0)) and not plan.stores[1:]
 
 
-def test_the_storage_is_of_one_workspace_and_below_the_state() -> None:
-    plan, other = nested(), nested(facts=PLAIN.replace(workspace="/home/u/v"))
+def test_the_storage_is_where_the_run_has_its_place() -> None:
+    plan = nested()
     binds = {op.target: op for op in plan.mounts if isinstance(op, Bind)}
     for place in containers.PLACES:
         bind = binds[place]
         assert bind.writable and bind.own and bind.make
-        assert bind.source.startswith("/home/u/.membrane/containers/w-") and bind.source in plan.stores
-        assert bind.source not in other.stores
+        assert bind.source.startswith(f"{PLAIN.engines}/") and bind.source in plan.stores
 
 
 @pytest.mark.parametrize("facts", [PLAIN, ROOT])

@@ -56,6 +56,21 @@ def test_runs_at_a_time_have_a_layer_each_and_the_first_is_taken_again(facts: Ho
     again.end()
 
 
+def test_engines_at_a_time_have_a_storage_each_of_one_workspace(facts: HostFacts) -> None:
+    nested = Policy(containers="nested")
+    other = planned(nested, facts.replace(workspace=f"{facts.workspace}-other"))
+    facts = planned(nested, facts)
+    made = [Layers(nested, each) for each in (facts, facts, other)]
+    first, second, third = (each.facts.engines for each in made)
+    assert (first, second) == (facts.engines, f"{os.path.dirname(first)}/1") and third == other.engines
+    assert os.path.dirname(first).startswith(f"{facts.state}/containers/work-") and third not in (first, second)
+    assert made[0].notes == () and "kept apart, in " + second in made[1].notes[-1] and made[2].notes == ()
+    for each in made:
+        each.end()
+    assert os.path.isdir(second)  # it is kept
+    assert planned(PLAIN, facts.replace(engines="")).engines == ""  # the control
+
+
 def test_a_run_that_was_killed_has_its_layer_until_its_processes_have_ended(facts: HostFacts) -> None:
     facts = planned(PLAIN, facts)
     process = subprocess.Popen(["sleep", "1000"])

@@ -57,6 +57,7 @@ BAD_BODY_LENGTH = "the body is not as long as Content-Length says"
 BAD_CHUNK = "the chunked body is malformed"
 BAD_CONNECTION = "Connection names a field that is not hop-by-hop"
 BAD_CONTENT_LENGTH = "Content-Length is malformed or given more than once"
+BAD_CONTENT = "the content begins like a request: a server that does not read it takes it for one"
 BAD_EXPECTATION = "Expect asks for something unknown"
 BAD_FIELD = "a header field is malformed"
 BAD_FRAGMENT = "the target has a fragment"
@@ -79,10 +80,10 @@ OTHER_AUTHORITY = "the target and Host name different authorities"
 RAW_LINE_END = "a line does not end in CRLF, or holds a control character"
 TOO_MANY_FIELDS = "the request has too many header fields"
 FLAWS = (
-    BAD_AUTHORITY, BAD_BODY_LENGTH, BAD_CHUNK, BAD_CONNECTION, BAD_CONTENT_LENGTH, BAD_EXPECTATION, BAD_FIELD,
-    BAD_FRAGMENT, BAD_LINE, BAD_METHOD, BAD_OVERRIDE, BAD_PATH, BAD_PSEUDO, BAD_QUERY, BAD_SCHEME, BAD_TARGET,
-    BAD_TRAILER, BAD_TRANSFER_CODING, BAD_VERSION, BOTH_LENGTHS, CONNECTION_FIELD, HEAD_TOO_LONG, NO_AUTHORITY,
-    OTHER_AUTHORITY, RAW_LINE_END, TOO_MANY_FIELDS,
+    BAD_AUTHORITY, BAD_BODY_LENGTH, BAD_CHUNK, BAD_CONNECTION, BAD_CONTENT, BAD_CONTENT_LENGTH, BAD_EXPECTATION,
+    BAD_FIELD, BAD_FRAGMENT, BAD_LINE, BAD_METHOD, BAD_OVERRIDE, BAD_PATH, BAD_PSEUDO, BAD_QUERY, BAD_SCHEME,
+    BAD_TARGET, BAD_TRAILER, BAD_TRANSFER_CODING, BAD_VERSION, BOTH_LENGTHS, CONNECTION_FIELD, HEAD_TOO_LONG,
+    NO_AUTHORITY, OTHER_AUTHORITY, RAW_LINE_END, TOO_MANY_FIELDS,
 )  # fmt: skip
 
 

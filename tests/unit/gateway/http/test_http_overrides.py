@@ -30,11 +30,17 @@ PREFIXES = [
     "X-Original-Prefix",
 ]  # fmt: skip
 HARMLESS = [
-    "Access-Control-Request-Method", "X-Stainless-Helper-Method", "X-Forwarded-For", "X-Forwarded-Host", "X-Request-Id",
-    "X-Requested-With", "Upgrade-Insecure-Requests", "Next-Url", "Content-Location", "Referer", "Accept", "User-Agent",
-    "X-Amz-Target", "X-Amz-Copy-Source", "X-Amz-Website-Redirect-Location", "X-Goog-Request-Params", "Origin",
-    "X-Goog-User-Project-Override", "Content-Type", "Authorization", "X-Original-Host", "X-Real-IP", "Proxy-Connection",
-    "X-GitHub-Api-Version", "Sec-Fetch-Mode", "X-Upload-Content-Length", "Git-Protocol", "SOAPAction", "X-B3-TraceId",
+    "Access-Control-Request-Method", "X-Stainless-Helper-Method", "X-Forwarded-For", "X-Request-Id",
+    "X-Amz-Copy-Source-Range", "X-Requested-With", "Upgrade-Insecure-Requests", "Next-Url", "Content-Location",
+    "Referer", "Accept", "User-Agent", "X-Amz-Target", "X-Copy-From-Account", "Server", "X-Docker-Host",
+    "X-Amz-Website-Redirect-Location", "X-Goog-Request-Params", "Origin", "X-Goog-User-Project-Override",
+    "Content-Type", "Authorization", "X-Real-IP", "Proxy-Connection", "X-GitHub-Api-Version", "Sec-Fetch-Mode",
+    "X-Upload-Content-Length", "Git-Protocol", "SOAPAction", "X-B3-TraceId",
+]  # fmt: skip
+HOSTS = [
+    "X-Forwarded-Host", "X_FORWARDED_HOST", "HTTP_X_FORWARDED_HOST", "X-Host", "X.Original.Host",
+    "X-HTTP-Host-Override", "X-Forwarded-Server", "X-Real-Host", "X-Rewrite-Host", "X-ForwardedHost", "X-Proxy-Host",
+    "X-Original-Authority",
 ]  # fmt: skip
 RULE = host_rule("https://a.test/v1/", Origin("library", "t"), http=((("POST", "GET"), ()),))
 
@@ -94,6 +100,66 @@ def test_other_fields_override_nothing(name: str) -> None:
     assert kind_of(name.lower().encode()) == ""
     assert isinstance(ask(name, "DELETE"), Admitted)
     assert isinstance(ask(name, "/admin"), Admitted)
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_a_host_in_a_field_must_be_allowed_too(name: str) -> None:
+    """Rails serves the host of X-Forwarded-Host; others do where they were told that a proxy is there."""
+    assert kind_of(name.lower().encode()) == "host"
+    for value in ("a.test", "A.test:8080", "a.test., a.test"):
+        assert isinstance(ask(name, value), Admitted), value
+    for value in ("b.test", "a.test, b.test", "10.0.0.1", "[::1]:80", "b.test:443", "127.0.0.1:443"):
+        refused = ask(name, value)
+        assert isinstance(refused, Refused) and refused.status == 403, value
+    for value in ("", "https://b.test/", "a b", "127.1", "b.test,,", "user@b.test", "a.test/../", "\xe9.test"):
+        malformed = ask(name, value)
+        assert isinstance(malformed, Refused) and malformed.status == 400, value
+
+
+@pytest.mark.parametrize(
+    ("value", "status"),
+    [
+        ("for=192.0.2.60;proto=http;by=203.0.113.43", 0),
+        ("for=192.0.2.60; Host = a.test", 0),
+        ('host="A.test:80", for=x', 0),
+        ('for="_a;b";host="b.test:80"', 403),
+        ("host=a.test, host=b.test", 403),
+        ("host=a.test;HOST=b.test", 403),
+        ('host="b\\.test"', 400),
+    ],
+)
+def test_a_host_of_forwarded_must_be_allowed_too(value: str, status: int) -> None:
+    found = ask("Forwarded", value)
+    assert (found.status if isinstance(found, Refused) else 0) == status
+
+
+def test_the_host_of_the_connection_is_no_override() -> None:
+    assert isinstance(ask("Host", "a.test"), Admitted)
+
+
+SOURCES = ["X-Amz-Copy-Source", "x_amz_copy_source", "X-Goog-Copy-Source", "X-Ms-Copy-Source", "X-Copy-From"]
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_what_is_copied_must_be_allowed_to_be_read(name: str) -> None:
+    for value in ("/v1/y", "v1/y?versionId=7", "/v1/a%20b", "v1%2Fy", "https://a.test/v1/y?sig=1", "//v1/y"):
+        assert isinstance(ask(name, value), Admitted), value
+    for value in ("/admin/y", "admin/y", "admin%2Fy", "v1/../admin", "https://a.test/admin", "http://a.test/v1/y",
+                  "https://b.test/v1/y", "https://a.test:8443/v1/y", "https://[::1]/v1/y"):  # fmt: skip
+        refused = ask(name, value)
+        assert isinstance(refused, Refused) and refused.status == 403, value
+    for value in ("ftp://a.test/v1/y", "https://user@a.test/v1/y", "v1/%00", "https://a.test/v1/%2fy"):
+        malformed = ask(name, value)
+        assert isinstance(malformed, Refused) and malformed.status == 400, value
+    only_writes = host_rule("https://a.test/v1/", Origin("library", "t"), http=((("POST",), ()),))
+    assert isinstance(ask(name, "/v1/y", rule=only_writes), Refused)
+
+
+def test_what_is_moved_must_be_allowed_to_be_removed() -> None:
+    assert isinstance(ask("x-ms-rename-source", "/v1/y"), Refused)
+    more = host_rule("https://a.test/v1/", Origin("library", "t"), http=((("POST", "GET", "DELETE"), ()),))
+    assert isinstance(ask("x-ms-rename-source", "/v1/y", rule=more), Admitted)
+    assert isinstance(ask("x-ms-rename-source", "/v2/y", rule=more), Refused)
 
 
 def test_without_methods_and_paths_a_field_takes_nothing_away() -> None:

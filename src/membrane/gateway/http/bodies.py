@@ -41,15 +41,15 @@ LONGEST_TRAILERS = 16384  # bytes
 _HEX = b"0123456789ABCDEFabcdef"
 
 
-# What is blank to str.split() of Python, which reads the request lines of its servers as Latin-1.
-_BLANK = rb"\t\v\f \x1c-\x1f\x85\xa0"
+# What is blank to str.split() of Python, which reads the request lines of its servers as Latin-1; LF ends them.
+_BLANK = rb"\t\v\f\r \x1c-\x1f\x85\xa0"
 _SPANS = tuple(
     re.compile(pattern)
     for pattern in (
-        rb"[\r\n\0" + _BLANK + rb"]*",  # before the line
+        rb"[\n\0" + _BLANK + rb"]*",  # before the line
         rb"[" + re.escape(TOKEN) + rb"]*",  # the method
         rb"[" + _BLANK + rb"]*",
-        rb"[^\r\n" + _BLANK + rb"]*",  # the target
+        rb"[^\n" + _BLANK + rb"]*",  # the target
         rb"[" + _BLANK + rb"]*",
     )
 )
@@ -61,8 +61,8 @@ _LONGEST_METHOD = 64
 class Opening:
     """The first line of a request's content, as it comes; nothing of it is kept but a word.
 
-    Any method, target and version are a request.  So are GET and a path (HTTP/0.9 has no version), as soon as the path
-    begins: the end of the connection would be the end of that line.
+    Any method, target and version are a request, and so are GET and one word (HTTP/0.9 has no version); if that is a
+    path, as soon as it begins: the end of the connection would be the end of its line.
     """
 
     __slots__ = ("_method", "_state", "_version")
@@ -88,8 +88,6 @@ class Opening:
                 if not _HTTP.startswith(self._version):
                     self._state = _DECIDED
                 continue
-            if self._state == _TARGET and self._method == b"GET" and data[at] == 0x2F:
-                return at
             start, span = at, _SPANS[self._state].match(data, at)
             assert span is not None  # each may be empty
             at = span.end()
@@ -97,15 +95,18 @@ class Opening:
                 self._method += data[start:at]
                 if not 0 < len(self._method) <= _LONGEST_METHOD:
                     self._state = _DECIDED
-            elif self._state == _TARGET:
-                self._method = b""  # its path, if it is one, has begun
-            if at < size and self._state != _DECIDED:
-                ends = data[at] in b"\r\n" or (self._state == _METHOD and data[at] not in _BLANKS)
-                self._state = _DECIDED if ends else self._state + 1
+            if at == size or self._state == _DECIDED:
+                return size
+            if self._method == b"GET" and (
+                (self._state == _GAP and data[at] == 0x2F) or (self._state > _GAP and data[at] == 0x0A)
+            ):
+                return at
+            ends = data[at] == 0x0A or (self._state == _METHOD and data[at] not in _BLANKS)
+            self._state = _DECIDED if ends else self._state + 1
         return size
 
 
-_BLANKS = b"\t\v\f \x1c\x1d\x1e\x1f\x85\xa0"
+_BLANKS = b"\t\v\f\r \x1c\x1d\x1e\x1f\x85\xa0"
 
 
 class Body:

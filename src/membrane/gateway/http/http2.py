@@ -367,17 +367,17 @@ class Http2(AnswerSide):
                 raise Broken(FRAME_SIZE_ERROR, "RST_STREAM is malformed")
             if stream > self._last or not stream & 1:
                 raise Broken(PROTOCOL_ERROR, "RST_STREAM on a stream that was not opened")
+            if stream in self._streams:
+                self._send(frame(RST_STREAM, 0, stream, payload))
             self._refused.pop(stream, None)
             self._remember(stream)
             known = self._streams.pop(stream, None)
-            if known is not None:
-                self._send(frame(RST_STREAM, 0, stream, payload))
-                if not known.server_ended:
-                    self._record(known, error="the client reset the stream")
-                    if not known.status:
-                        self._patience -= 1
-                        if self._patience < 0:
-                            raise Broken(ENHANCE_YOUR_CALM, "too many streams were reset")
+            if known is not None and not known.server_ended:
+                self._record(known, error="the client reset the stream")
+                if not known.status:
+                    self._patience -= 1
+                    if self._patience < 0:
+                        raise Broken(ENHANCE_YOUR_CALM, "too many streams were reset")
         elif kind == PING:
             if stream:
                 raise Broken(PROTOCOL_ERROR, "PING on a stream")

@@ -42,9 +42,12 @@ if TYPE_CHECKING:
 
     from ...policy.model import HttpRequest
 
-    Kind: TypeAlias = Literal["", "method", "path", "prefix", "either", "host", "forwarded", "copied", "moved"]
+    Kind: TypeAlias = Literal[
+        "", "method", "path", "prefix", "either", "destination", "host", "forwarded", "copied", "moved"
+    ]
 
 LONGEST_METHOD = 32
+MOST_READINGS = 64  # of one request: fields that are put together
 _METHOD = frozenset(b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _LETTERS = b"abcdefghijklmnopqrstuvwxyz"
 _DIGITS = b"0123456789"
@@ -152,7 +155,8 @@ def _parts(word: bytes) -> list[bytes]:
 def readings(
     request: HttpRequest, names: Sequence[bytes], values: Sequence[bytes], query: bytes
 ) -> tuple[HttpRequest, ...]:
-    """What else the request may be read as, because of its fields and its query.
+    """What else the request may be read as, because of its fields and its query, each alone and all together: a server
+    that takes the method from one field and the path from another one serves what neither says.
 
     Args:
         names: of the fields, in lower case; ``values`` in the same order.
@@ -161,25 +165,38 @@ def readings(
     Raises:
         BadOverride: with the name of the field or parameter.
     """
-    found: list[HttpRequest] = []
+    asked: list[tuple[Kind, bytes, bytes]] = []
     for name, value in zip(names, values, strict=True):
         kind = kind_of(name) if name != b"host" else ""
-        if kind:
-            found += _read(request, kind, name, value)
-        elif name == b"destination" and request.method in ("COPY", "MOVE"):
-            found.append(request.replace(path=_path(request, value, name)))
+        if kind == "either":
+            kind = "path" if value[:1] == b"/" or b"://" in value else "method"
+        if kind or name == b"destination":
+            asked.append((kind or "destination", name, value))
     if query and (b"%" in query or b"method" in query.lower()):
-        found += [_with_method(request, value, b"_method") for value in _method_parameters(query)]
-    return tuple(dict.fromkeys(found))
+        asked += [("method", b"_method", value) for value in _method_parameters(query)]
+    if not asked:
+        return ()
+    found = dict.fromkeys([request])
+    for kind, name, value in sorted(asked, key=lambda each: _ORDER.index(each[0])):
+        before = [request] if kind in ("copied", "moved") else list(found)
+        found.update(dict.fromkeys([read for each in before for read in _read(each, kind, name, value)]))
+        if len(found) > MOST_READINGS:
+            raise BadOverride(name)
+    del found[request]
+    return tuple(found)
+
+
+# What changes what the next ones start from comes first; a path is of the request's own host.
+_ORDER: tuple[Kind, ...] = ("method", "path", "destination", "prefix", "host", "forwarded", "copied", "moved")
 
 
 def _read(request: HttpRequest, kind: Kind, name: bytes, value: bytes) -> list[HttpRequest]:
-    if kind == "either":
-        kind = "path" if value[:1] == b"/" or b"://" in value else "method"
     if kind == "method":
         return [_with_method(request, value, name)]
     if kind == "path":
         return [request.replace(path=_path(request, value, name))]
+    if kind == "destination":
+        return [request.replace(path=_path(request, value, name))] if request.method in ("COPY", "MOVE") else []
     if kind == "host":
         return [request.replace(host=_host(each, name)) for each in value.split(b",")]
     if kind == "forwarded":

@@ -101,7 +101,7 @@ VALUE = b"\t" + bytes(range(0x20, 0x7F)) + bytes(range(0x80, 0x100))  # field-va
 _METHOD = bytes(byte for byte in TOKEN if not 0x61 <= byte <= 0x7A)
 _QUERY = bytes(byte for byte in range(0x21, 0x7F) if byte != 0x23)
 _NEVER = frozenset(["CONNECT", "TRACE", "TRACK"])  # they tunnel, or echo the credentials that were put in
-_BODILESS = frozenset([b"GET", b"HEAD", b"OPTIONS"])
+_BODILESS = frozenset(["GET", "HEAD", "OPTIONS"])
 FRAMING = frozenset([b"content-length", b"transfer-encoding", b"host"])  # what says where a request ends, and whose
 _GIT_DISCOVERY = "/info/refs"
 # A trailer is merged into the header by some servers (RFC 9110 section 6.5.1): nothing that frames, routes,
@@ -295,8 +295,8 @@ class Gate:
             others = list(readings(request, names, values, query))
         except BadOverride:
             raise Flaw(BAD_OVERRIDE) from None
-        if body and method in _BODILESS:
-            others.append(request.replace(method="POST"))
+        if body:
+            others += [each.replace(method="POST") for each in (request, *others) if each.method in _BODILESS]
         if path.endswith(_GIT_DISCOVERY) and b"service=git-receive-pack" in query:
             # A push begins with this question (gitprotocol-http(5)).  Git shows the answer to it, and not the one to
             # the request that the push itself is.

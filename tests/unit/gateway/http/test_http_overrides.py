@@ -176,6 +176,51 @@ def test_where_a_copy_goes_must_be_allowed_too() -> None:
     assert isinstance(ask("Destination", "/admin", method="COPY", rule=rule), Refused)
 
 
+TOGETHER = (
+    {"methods": ("POST", "DELETE"), "paths": ("/tmp",)},
+    {"methods": ("POST", "MOVE", "GET"), "paths": ("/v1",)},
+)
+
+
+@pytest.mark.parametrize(
+    ("fields", "path"),
+    [
+        ({"X-HTTP-Method-Override": "DELETE", "X-Original-URL": "/v1/y"}, "/tmp/x"),
+        ({"X-Original-URL": "/v1/y", "X-HTTP-Method-Override": "DELETE"}, "/tmp/x"),
+        ({"X-Original-URL": "/v1/y"}, "/tmp/x?_method=DELETE"),
+        ({"X-HTTP-Method-Override": "MOVE", "Destination": "/tmp/y"}, "/v1/x"),
+        ({"Destination": "/admin"}, "/v1/x?_method=MOVE"),
+    ],
+)
+def test_fields_are_read_together(fields: dict[str, str], path: str) -> None:
+    """Each alone asks for what is allowed; a server that obeys two serves what is not."""
+    rules = tuple(
+        host_rule("https://a.test", Origin("library", "t"), http=((each["methods"], each["paths"]),))
+        for each in TOGETHER
+    )
+    gate = Gate(Bound("a.test", 443, "https"), Decider(Policy(allow=rules)).decide)
+
+    def judged(chosen: dict[str, str], target: str) -> int:
+        names, values = [name.lower().encode() for name in chosen], [value.encode() for value in chosen.values()]
+        found = gate.judge(b"POST", target.encode(), b"a.test", names, values, body=False)
+        return found.status if isinstance(found, Refused) else 0
+
+    for name, value in fields.items():
+        assert judged({name: value}, path.partition("?")[0]) == 0
+    assert judged({}, path) == 0
+    assert judged(fields, path) == 403
+
+
+def test_too_many_fields_that_go_together_are_malformed() -> None:
+    whole = host_rule("https://a.test", Origin("library", "t"), inspect=True)
+    gate = Gate(Bound("a.test", 443, "https"), Decider(Policy(allow=(whole,))).decide)
+    names = [b"x-original-url"] * 9 + [b"x-http-method"] * 9
+    values = [b"/%d" % at for at in range(9)] + [b"M%d" % at for at in range(9)]
+    assert isinstance(gate.judge(b"POST", b"/", b"a.test", names[:11], values[:11], body=False), Admitted)
+    found = gate.judge(b"POST", b"/", b"a.test", names, values, body=False)
+    assert isinstance(found, Refused) and found.status == 400
+
+
 SPELLINGS = [
     "_method=DELETE", ".method=DELETE", "+_method=DELETE", "%20_method=DELETE", "_method%00=DELETE", "%2Emethod=DELETE",
     "%20%20.method=DELETE", "_method[]=DELETE", "_method[=DELETE", "_METHOD=delete", "a=b;_method=DELETE",

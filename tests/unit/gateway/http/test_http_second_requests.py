@@ -34,15 +34,22 @@ CONTENTS = {
     "a request": SECOND,
     "without a version": b"GET /admin\r\n",
     "without the end of a line": b"GET /admin",
+    "with CR between the words": SECOND.replace(b" ", b"\r", 2),
     "with blanks of Python": SECOND.replace(b" ", b"\xa0\t", 2),
 }
-LEADING = {"an empty line": b"\r\n" + SECOND, "blanks": b" \t\r\n\0" + SECOND, "a preface": PREFACE}
+# Taken by other servers, or when the connection were closed within the line and not reset.
+OTHERS = {
+    "a word without a version": b"GET admin\n",
+    "an empty line": b"\r\n" + SECOND,
+    "blanks": b" \t\r\n\0" + SECOND,
+    "a preface": PREFACE,
+}
 FAIR = [
     b'{"text": "GET /admin HTTP/1.1"}', b"a=b&c=GET /admin HTTP/1.1", b"see /etc/passwd\n", b"GET the key\n", b"",
     b"0098want 74730d410fcb6603ace96f1dc55ea6196122532d multi_ack HTTP/1.1", b"\x1f\x8b\x08\0GET / HTTP/1.1", b"GET",
     b"--boundary\r\nContent-Type: text/plain\r\n\r\nGET / HTTP/1.1\r\n", b"hello\r\nGET / HTTP/1.1\r\n\r\n",
     b"GET \r\n/admin HTTP/1.1\r\n", b"get /admin\n", b"POST /a b HTTP/1.1\r\n", b"x" * 65+b" / HTTP/1.1\r\n",
-    b"a /b HTT", b"GET https://api.example.com/v1/x\nAccept: */*\n",
+    b"a /b HTT", b"GET of all\n", b"POST all\n",
 ]  # fmt: skip
 
 
@@ -66,11 +73,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def server() -> Iterator[tuple[int, list[str]]]:
     """The port of a server, and what it has served."""
-    handler = type("Handler", (_Handler,), {"served": []})
-    with http.server.HTTPServer(("127.0.0.1", 0), handler) as made:
+
+    class Handler(_Handler):
+        served: list[str] = []
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as made:
         thread = threading.Thread(target=made.serve_forever, daemon=True)
         thread.start()
-        yield made.server_port, handler.served
+        yield made.server_port, Handler.served
         made.shutdown()
         thread.join()
 
@@ -114,8 +124,8 @@ def test_a_server_that_does_not_read_content_serves_nothing_unjudged(
 ) -> None:
     port, served = server
     sent_to(port, framed(content, chunked=False))
-    second = "GET /admin" if content.startswith(b"GET") else "DELETE /admin"
-    assert served == ["POST /v1/x", second], "the control: it is one of those"
+    second = content.decode("latin-1").split()
+    assert served == ["POST /v1/x", " ".join(second[:2])], "the control: it is one of those"
     served.clear()
     sent, seen, answer = goes_up(framed(content, chunked=False), size)
     assert answer.startswith(b"HTTP/1.1 400 ") and BAD_CONTENT.encode() in answer
@@ -127,7 +137,7 @@ def test_a_server_that_does_not_read_content_serves_nothing_unjudged(
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-@pytest.mark.parametrize("content", [*CONTENTS.values(), *LEADING.values()], ids=[*CONTENTS, *LEADING])
+@pytest.mark.parametrize("content", [*CONTENTS.values(), *OTHERS.values()], ids=[*CONTENTS, *OTHERS])
 def test_however_it_is_framed_and_cut(content: bytes, chunked: bool) -> None:
     data = framed(content, chunked)
     found = {size: goes_up(data, size)[0] for size in (1, 2, 3, len(data))}
@@ -148,7 +158,10 @@ def test_other_content_goes_on(content: bytes, chunked: bool) -> None:
         assert answer == b"" and sent == data
 
 
-@given(st.binary(max_size=40) | st.from_regex(rb"[ \r\n]{0,2}(GET|x)[ \t]/?a?[ \r\n](HTTP/1.1|x)?", fullmatch=True))
+@given(
+    st.binary(max_size=40)
+    | st.from_regex(rb"[ \r\n]{0,2}(GET|x)[ \r\n]{0,2}/?a?[ \r\n]{0,2}(HTTP/1.1|x)?", fullmatch=True)
+)
 def test_what_is_found_does_not_depend_on_how_it_is_cut(content: bytes) -> None:
     def passed(size: int) -> tuple[bytes, bool]:
         body: Sized | Chunked = Sized(len(content))

@@ -26,7 +26,9 @@ References (who reads what):
 * Rails ``ActionDispatch::Http::URL``: ``X-Forwarded-Host``, by default; Symfony, Django, Express, Spring and Werkzeug
   when they are told that a proxy is there; RFC 7239: ``Forwarded``.
 * WebDAV (RFC 4918 section 10.3): ``Destination`` is where COPY and MOVE write.
-* Object stores: ``x-amz-copy-source`` and its kin, ``X-Copy-From`` of Swift, ``x-ms-rename-source`` of Azure.
+* Object stores: ``x-amz-copy-source`` and its kin, ``x-ms-rename-source`` of Azure, ``x-oss-symlink-target`` of
+  Alibaba; of Swift ``X-Copy-From``, ``X-Object-Manifest`` and ``X-Symlink-Target``.
+* Rack::Sendfile: ``X-Accel-Mapping``, ``X-Sendfile-Type`` (CVE-2025-61780).
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
     from ...policy.model import HttpRequest
 
     Kind: TypeAlias = Literal[
-        "", "method", "path", "prefix", "either", "destination", "host", "forwarded", "copied", "moved"
+        "", "method", "path", "prefix", "either", "destination", "host", "forwarded", "copied", "moved", "never"
     ]
 
 LONGEST_METHOD = 32
@@ -76,6 +78,9 @@ _EXACT: dict[bytes, Kind] = {
     b"path-translated": "path",
     b"document-uri": "path",
     b"forwarded": "forwarded",
+    # A front end's word on which paths are which others: no single place can be read of it, and no client says it.
+    b"accel-mapping": "never",
+    b"sendfile-type": "never",
     b"host": "host",  # X-Host; ``Host`` itself is the connection's
 }
 _SOURCES: dict[tuple[bytes, ...], Kind] = {
@@ -83,6 +88,8 @@ _SOURCES: dict[tuple[bytes, ...], Kind] = {
     (b"copy", b"from"): "copied",
     (b"move", b"source"): "moved",
     (b"rename", b"source"): "moved",
+    (b"object", b"manifest"): "copied",
+    (b"symlink", b"target"): "copied",
 }
 # In a query, after ``_parameter``.
 _PARAMETERS = frozenset([b"_method", b"$httpmethod", b"x_http_method_override", b"x_http_method", b"x_method_override"])
@@ -168,6 +175,8 @@ def readings(
     asked: list[tuple[Kind, bytes, bytes]] = []
     for name, value in zip(names, values, strict=True):
         kind = kind_of(name) if name != b"host" else ""
+        if kind == "never":
+            raise BadOverride(name)
         if kind == "either":
             kind = "path" if value[:1] == b"/" or b"://" in value else "method"
         if kind or name == b"destination":

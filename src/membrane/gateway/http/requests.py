@@ -307,6 +307,8 @@ class Gate:
                 return Undecided(other, answer)
             if not isinstance(answer, Allow):
                 hint = answer.hint or f"the request may be read as {other.method} {other.path}"
+                if other.host != request.host:  # no line for that host makes this request a harmless one
+                    hint = f"a field of the request names the host {other.host}: leave it out, or allow that host, too"
                 rule = answer.rule if isinstance(answer, Deny) else None
                 return self.refused(request, Deny(rule, answer.reason, hint))
             verdict = verdict.replace(budgets=tuple(dict.fromkeys((*verdict.budgets, *answer.budgets))))

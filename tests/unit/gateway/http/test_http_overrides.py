@@ -111,6 +111,7 @@ def test_a_host_in_a_field_must_be_allowed_too(name: str) -> None:
     for value in ("b.test", "a.test, b.test", "10.0.0.1", "[::1]:80", "b.test:443", "127.0.0.1:443"):
         refused = ask(name, value)
         assert isinstance(refused, Refused) and refused.status == 403, value
+        assert refused.verdict.hint.startswith("a field of the request names the host ")
     for value in ("", "https://b.test/", "a b", "127.1", "b.test,,", "user@b.test", "a.test/../", "\xe9.test"):
         malformed = ask(name, value)
         assert isinstance(malformed, Refused) and malformed.status == 400, value
@@ -133,11 +134,20 @@ def test_a_host_of_forwarded_must_be_allowed_too(value: str, status: int) -> Non
     assert (found.status if isinstance(found, Refused) else 0) == status
 
 
+@pytest.mark.parametrize("name", ["X-Accel-Mapping", "X_Accel_Mapping", "X-Sendfile-Type"])
+def test_what_a_front_end_says_to_its_server_is_malformed(name: str) -> None:
+    refused = ask(name, "/v1/=/internal/")
+    assert isinstance(refused, Refused) and refused.status == 400
+
+
 def test_the_host_of_the_connection_is_no_override() -> None:
     assert isinstance(ask("Host", "a.test"), Admitted)
 
 
-SOURCES = ["X-Amz-Copy-Source", "x_amz_copy_source", "X-Goog-Copy-Source", "X-Ms-Copy-Source", "X-Copy-From"]
+SOURCES = [
+    "X-Amz-Copy-Source", "x_amz_copy_source", "X-Goog-Copy-Source", "X-Ms-Copy-Source", "X-Copy-From",
+    "X-Object-Manifest", "x-oss-symlink-target",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SOURCES)

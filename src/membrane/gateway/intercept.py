@@ -467,7 +467,7 @@ class Inspection:
             return engine.reactor.now
 
         if kind is Http2:
-            self._core = Http2(gate, clock, vault=vault, spend=spend, recorded=recorded)
+            self._core = Http2(gate, clock, vault=vault, spend=spend, recorded=recorded, budgets=route.budgets)
         else:
             connected = secure and not self._unmet
             self._core = Http1(gate, clock, connected=connected, vault=vault, spend=spend, recorded=recorded)

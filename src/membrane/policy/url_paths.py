@@ -146,10 +146,15 @@ def _resolve(path: str) -> str:
 
 
 def _check_dots(segment: str) -> None:
-    """Refuse what is a dot segment to who drops parameters or blanks, also when they are encoded twice."""
+    """Refuse what is a dot segment to who drops parameters or blanks, or takes the decoded path for a URL; also when
+    they are encoded twice."""
     from urllib.parse import unquote
 
-    name, parameter, _ = unquote(unquote(segment)).partition(";")
+    decoded = unquote(unquote(segment))
+    whole = decoded.partition("?")[0].partition("#")[0]
+    if whole != decoded and "".join(whole.split()) in (".", ".."):
+        raise MalformedPath("a dot segment is followed by an encoded end of the path")
+    name, parameter, _ = whole.partition(";")
     if "".join(name.split()) in (".", ".."):
         raise MalformedPath("a dot segment has a parameter" if parameter else "a dot segment has blanks in it")
 

@@ -85,6 +85,9 @@ def test_path_is_made_canonical(raw: str, path: str) -> None:
         ("/%ff", "UTF-8"),
         ("/a%ef%bc%8fb", "slash"),  # FULLWIDTH SOLIDUS
         ("/%ef%bc%8e%ef%bc%8e/x", "dot segment"),  # FULLWIDTH FULL STOP
+        ("/v1/..%3Fx", "dot segment"),  # who takes the decoded path for a URL reads "/v1/.."
+        ("/v1/..%23", "dot segment"),
+        ("/v1/.%253f/x", "dot segment"),
         ("/" + "a" * 40000, "longer"),
     ],
 )

@@ -8,12 +8,18 @@ output does not depend on how the input was cut.
 
 A ``Scrubber`` may hold bytes back, so with one a chunked body gets chunks of our own size.
 
-References: RFC 9112 sections 6 and 7.1, RFC 9110 section 6.5.
+What a request's content begins with is looked at (``Opening``): a server that answers without reading the content, and
+keeps the connection, takes it for the next request, which nobody has judged.  ``http.server`` of Python is one, and so
+were Werkzeug (CVE-2022-29361) and front ends of several clouds ("CL.0", James Kettle, Browser-Powered Desync Attacks).
+
+References: RFC 9112 sections 2.2 (empty lines before a request), 3, 6 and 7.1, RFC 9110 section 6.5.
 """
 
 from __future__ import annotations
 
-from .requests import BAD_CHUNK, BAD_TRAILER, TOKEN, VALUE, Flaw, no_trailer
+import re
+
+from .requests import BAD_CHUNK, BAD_CONTENT, BAD_TRAILER, TOKEN, VALUE, Flaw, no_trailer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,17 +41,87 @@ LONGEST_TRAILERS = 16384  # bytes
 _HEX = b"0123456789ABCDEFabcdef"
 
 
+# What is blank to str.split() of Python, which reads the request lines of its servers as Latin-1; LF ends them.
+_BLANK = rb"\t\v\f\r \x1c-\x1f\x85\xa0"
+_SPANS = tuple(
+    re.compile(pattern)
+    for pattern in (
+        rb"[\n\0" + _BLANK + rb"]*",  # before the line
+        rb"[" + re.escape(TOKEN) + rb"]*",  # the method
+        rb"[" + _BLANK + rb"]*",
+        rb"[^\n" + _BLANK + rb"]*",  # the target
+        rb"[" + _BLANK + rb"]*",
+    )
+)
+_BEFORE, _METHOD, _GAP, _TARGET, _SECOND_GAP, _VERSION, _DECIDED = range(7)
+_HTTP = b"HTTP/"
+_LONGEST_METHOD = 64
+
+
+class Opening:
+    """The first line of a request's content, as it comes; nothing of it is kept but a word.
+
+    Any method, target and version are a request, and so are GET and one word (HTTP/0.9 has no version); if that is a
+    path, as soon as it begins: the end of the connection would be the end of its line.
+    """
+
+    __slots__ = ("_method", "_state", "_version")
+
+    def __init__(self) -> None:
+        self._state = _BEFORE
+        self._method = self._version = b""
+
+    @property
+    def decided(self) -> bool:
+        """It is no request, whatever follows."""
+        return self._state == _DECIDED
+
+    def look(self, data: bytes) -> int:
+        """How many of the next bytes may go on: all, or those before the one that makes it a request."""
+        at, size = 0, len(data)
+        while at < size and self._state != _DECIDED:
+            if self._state == _VERSION:
+                self._version += data[at : at + 1].upper()
+                if self._version == _HTTP:
+                    return at
+                at += 1
+                if not _HTTP.startswith(self._version):
+                    self._state = _DECIDED
+                continue
+            start, span = at, _SPANS[self._state].match(data, at)
+            assert span is not None  # each may be empty
+            at = span.end()
+            if self._state == _METHOD:
+                self._method += data[start:at]
+                if not 0 < len(self._method) <= _LONGEST_METHOD:
+                    self._state = _DECIDED
+            if at == size or self._state == _DECIDED:
+                return size
+            if self._method == b"GET" and (
+                (self._state == _GAP and data[at] == 0x2F) or (self._state > _GAP and data[at] == 0x0A)
+            ):
+                return at
+            ends = data[at] == 0x0A or (self._state == _METHOD and data[at] not in _BLANKS)
+            self._state = _DECIDED if ends else self._state + 1
+        return size
+
+
+_BLANKS = b"\t\v\f\r \x1c\x1d\x1e\x1f\x85\xa0"
+
+
 class Body:
     """A body without content; base of the others.
 
-    ``done``: it has ended.  ``size``: of content, so far.
+    ``done``: it has ended.  ``size``: of content, so far.  ``opening``: what its content may not begin with, as long as
+    that is not decided.
     """
 
-    __slots__ = ("done", "size")
+    __slots__ = ("done", "opening", "size")
 
     def __init__(self) -> None:
         self.done = True
         self.size = 0
+        self.opening: Opening | None = None
 
     def feed(self, data: bytes, at: int, out: list[bytes]) -> int:
         """Take bytes from ``data[at:]``, append what is to be forwarded; the position after what was taken.
@@ -58,6 +134,15 @@ class Body:
     def end(self, out: list[bytes]) -> bool:
         """The sender has closed; is the body complete?"""
         return self.done
+
+    def _checked(self, piece: bytes) -> tuple[bytes, bool]:
+        """What may go on of the content's next bytes, and whether that is all."""
+        if self.opening is None:
+            return piece, True
+        good = self.opening.look(piece)
+        if self.opening.decided:
+            self.opening = None
+        return piece[:good], good == len(piece)
 
 
 class Sized(Body):
@@ -76,12 +161,16 @@ class Sized(Body):
         if end > at:
             piece = data if at == 0 and end == len(data) else data[at:end]
             self._left -= end - at
-            self.size += end - at
+            piece, fair = self._checked(piece)
+            self.size += len(piece)
             if self._scrubber is not None:
                 piece = self._scrubber.feed(piece)
-                if not self._left:
+                if not self._left and fair:
                     piece += self._scrubber.flush()
-            out.append(piece)
+            if piece or fair:
+                out.append(piece)
+            if not fair:
+                raise Flaw(BAD_CONTENT)
             self.done = not self._left
         return end
 
@@ -192,11 +281,14 @@ class Chunked(Body):
             out.append(b"0\r\n")
 
     def _content(self, piece: bytes, out: list[bytes]) -> None:
+        piece, fair = self._checked(piece)
         self.size += len(piece)
-        if self._scrubber is None:
-            out.append(piece)
-        else:
+        if self._scrubber is not None:
             self._chunk(self._scrubber.feed(piece), out)
+        elif piece or fair:
+            out.append(piece)
+        if not fair:
+            raise Flaw(BAD_CONTENT)
 
     def _chunk(self, piece: bytes, out: list[bytes]) -> None:
         if piece:

@@ -30,6 +30,7 @@ from ...policy import reasons
 from ...policy.hosts import wildcard_matches
 from ...policy.model import Deny
 from ...policy.url_paths import path_matcher
+from .overrides import as_variable
 from .spellings import Scrubber, Spellings
 
 TYPE_CHECKING = False
@@ -57,12 +58,7 @@ PUBLIC_PREFIXES = (
     b"AKIA", b"gsk_", b"dop_v1_",
 )  # fmt: skip
 # What a client may ask for that would show a value in a form, or in parts, in which it is not found.
-NOT_ASKED = frozenset(
-    [
-        b"accept-charset", b"accept-encoding", b"grpc-accept-encoding", b"if-range", b"range",
-        b"sec-websocket-extensions",
-    ]
-)  # fmt: skip
+_UNASKED = frozenset([b"a-im", b"accept-charset", b"if-range", b"range", b"sec-websocket-extensions", b"x-ms-range"])
 # Fields that carry credentials, of which the last word does not say so.
 CARRIERS = frozenset([b"authorization", b"cookie", b"x-cookie", b"x-auth-key-id", b"x-amz-credential"])
 # The last words of names of fields that do.
@@ -82,7 +78,8 @@ _KEPT = frozenset(
     ]
 )  # fmt: skip
 _WORDS = bytes(each if bytes((each,)).isalnum() else 0x20 for each in range(256))
-CODINGS = frozenset([b"content-encoding", b"grpc-encoding"])
+# Of content or of each message in it; the last two: Connect (connectrpc.com), RFC 3229.
+CODINGS = frozenset([b"content-encoding", b"grpc-encoding", b"connect-content-encoding", b"im"])
 # Character sets in which visible ASCII is itself, or itself between NULs: what ``spellings`` reads.
 _CHARSETS = frozenset(
     [
@@ -139,6 +136,15 @@ def carries(name: bytes) -> bool:
     if any(word in _KEPT or word.startswith(b"meta") for word in words):
         return False
     return b"-".join(words) in CARRIERS or (words[-1:] != [] and words[-1] in _CARRYING)
+
+
+def unasked(name: bytes) -> bool:
+    """Does a client ask by a field of this name (in lower case) for a form in which a value is not found?
+
+    Of every protocol above HTTP: ``grpc-accept-encoding``, ``connect-accept-encoding``; ``A-IM``: RFC 3229.
+    """
+    plain = as_variable(name)
+    return plain in _UNASKED or plain.endswith(b"accept-encoding")
 
 
 def legible(name: bytes, value: bytes) -> bool:

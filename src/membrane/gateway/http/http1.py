@@ -28,8 +28,8 @@ from __future__ import annotations
 
 from ...policy import reasons
 from ...policy.model import Deny
-from .bodies import Body, Sized
-from .credentials import CODINGS, NOT_ASKED, plainly
+from .bodies import Body, Opening, Sized
+from .credentials import CODINGS, plainly, unasked
 from .exchange import Core, Exchange
 from .heads import NOT_HTTP, AnswerHead, Framing, RequestHead, end_of_head
 from .overrides import LONGEST_METHOD
@@ -367,7 +367,7 @@ class Http1(Core):
         if hop:
             out.append(b"Connection: %b\r\n" % b", ".join(hop))
         if vault is not None and vault.scrubs:
-            dropped |= NOT_ASKED
+            dropped |= frozenset(filter(unasked, head.names))
             values = list(map(plainly, head.names, values))
             out.append(b"Accept-Encoding: identity\r\n")
         if signing is not None:
@@ -400,6 +400,7 @@ class Http1(Core):
             coded = any(name in CODINGS for name in head.names)
             self._trade = None if coded else vault.logins.trade(admitted.readings, target, kinds)
         self._body = framing.reader(self._trade)
+        self._body.opening = Opening()
         self._modern = framing.modern
         self._waits_for_100 = framing.expects
         self._websocket_key = framing.websocket_key
@@ -466,12 +467,12 @@ class Http1(Core):
             if flaw or self._body.size > DRAINED:
                 self._close()
             return end
-        if self._state == _COLLECT:
+        if self._state == _COLLECT and not flaw:
             self._collected += out
             return end
         assert self._exchange is not None
         self._exchange.up += self._body.size - before
-        if out:
+        if out and self._state != _COLLECT:
             self._waits_for_100 = False
             if not self._allowance(sum(map(len, out))):
                 return end

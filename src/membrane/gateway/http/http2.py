@@ -34,7 +34,8 @@ from __future__ import annotations
 from ...policy import reasons
 from ...policy.model import Deny
 from ..sniff import PREFACE
-from .credentials import NOT_ASKED, plainly
+from .bodies import Opening
+from .credentials import plainly, unasked
 from .exchange import Exchange
 from .fields import NO_TABLE, FieldDecoder, TooLarge, Undecodable, encode
 from .frames import (
@@ -76,6 +77,7 @@ from .frames import (
 from .http2_answers import MOST_STREAMS, MOST_WAITING, AnswerSide, Http2Stream
 from .requests import (
     BAD_BODY_LENGTH,
+    BAD_CONTENT,
     BAD_TRAILER,
     HOP_BY_HOP,
     LONGEST_HEAD,
@@ -92,6 +94,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import NoReturn
 
+    from ...policy.model import HostRule
     from .credentials import Vault
     from .exchange import Command, Spend, Waiting
     from .requests import Gate
@@ -103,7 +106,11 @@ _DROPPED = HOP_BY_HOP | frozenset([b"host"])
 
 
 class Http2(AnswerSide):
-    """One HTTP/2 connection; the server's side is open.  See ``exchange.Core`` for the arguments."""
+    """One HTTP/2 connection; the server's side is open.  See ``exchange.Core`` for the arguments.
+
+    Args:
+        budgets: the rules with a budget that admit the connection: its own frames count against them.
+    """
 
     def __init__(
         self,
@@ -113,8 +120,10 @@ class Http2(AnswerSide):
         vault: Vault | None = None,
         spend: Spend | None = None,
         recorded: bool = False,
+        budgets: tuple[HostRule, ...] = (),
     ) -> None:
         super().__init__(gate, clock, vault=vault, spend=spend, recorded=recorded)
+        self._budgets = budgets
         self._in = bytearray()
         self._greeted = False  # the preface has come
         self._decoder = FieldDecoder(2 * LONGEST_HEAD, MOST_FIELDS)
@@ -123,6 +132,8 @@ class Http2(AnswerSide):
         self._parts = 0
         self._spoke = False  # a field section was sent up
         self._asked_about: tuple[int, bool, RequestSection] | None = None
+        self._opening: Http2Stream | None = None  # whose DATA frame is running
+        self._unread = (0, 0)  # bytes of that frame before content (the length of padding), and of content
 
     # ------------------------------------------------------------ for the driver
 
@@ -160,7 +171,7 @@ class Http2(AnswerSide):
             if self._left >= len(data) and not self._in:
                 self._left -= len(data)
                 if self._forwarding:
-                    self._up.append(data)
+                    self._pass_on(data)
                 self._flush_upstream()
             else:
                 self._in += data
@@ -200,8 +211,14 @@ class Http2(AnswerSide):
     # ------------------------------------------------------------ client to server
 
     def _send(self, data: bytes) -> None:
-        if not self._alone:
-            self._up.append(data)
+        """A frame of the connection itself: what a client may put into it (PING, SETTINGS, ...) counts as upload."""
+        if self._alone:
+            return
+        if self._spend is not None and (refusal := self._spend(self._budgets, len(data))) is not None:
+            for stream in self._streams.values():
+                self._violated(stream, refusal, ENHANCE_YOUR_CALM)
+            raise Broken(ENHANCE_YOUR_CALM, refusal.hint or refusal.reason)
+        self._up.append(data)
 
     def _read_client(self) -> None:
         data = self._in
@@ -218,7 +235,7 @@ class Http2(AnswerSide):
             if self._left:
                 count = min(self._left, size - at)
                 if count and self._forwarding:
-                    self._up.append(bytes(data[at : at + count]))
+                    self._pass_on(bytes(data[at : at + count]))
                 at += count
                 self._left -= count
                 if self._left:
@@ -282,10 +299,24 @@ class Http2(AnswerSide):
             self._violated(known, Deny(None, reasons.REQUEST_MALFORMED, BAD_BODY_LENGTH))
         self._allowance(known, 9 + length)
         self._up.append(header(length, DATA, flags & (END_STREAM | PADDED), stream))
+        self._opening, self._unread = known, (1 if flags & PADDED else 0, length - padding)
         if ends:
             known.client_ended = True
             self._over(known)
         return True
+
+    def _pass_on(self, data: bytes) -> None:
+        """Bytes of the running frame go up, unless its stream begins like a request (``bodies.Opening``)."""
+        stream = self._opening
+        if stream is not None and stream.opening is not None:
+            skipped = min(self._unread[0], len(data))
+            content = data[skipped : skipped + self._unread[1]]
+            self._unread = self._unread[0] - skipped, self._unread[1] - len(content)
+            if stream.opening.look(content) < len(content):
+                self._violated(stream, Deny(None, reasons.REQUEST_MALFORMED, BAD_CONTENT))
+            if stream.opening.decided:
+                stream.opening = None
+        self._up.append(data)
 
     def _drain(self, stream: int, length: int, ends: bool) -> None:
         """Let a client that was answered already go on for a while; many take a reset for a failed request."""
@@ -336,17 +367,17 @@ class Http2(AnswerSide):
                 raise Broken(FRAME_SIZE_ERROR, "RST_STREAM is malformed")
             if stream > self._last or not stream & 1:
                 raise Broken(PROTOCOL_ERROR, "RST_STREAM on a stream that was not opened")
+            if stream in self._streams:
+                self._send(frame(RST_STREAM, 0, stream, payload))
             self._refused.pop(stream, None)
             self._remember(stream)
             known = self._streams.pop(stream, None)
-            if known is not None:
-                self._send(frame(RST_STREAM, 0, stream, payload))
-                if not known.server_ended:
-                    self._record(known, error="the client reset the stream")
-                    if not known.status:
-                        self._patience -= 1
-                        if self._patience < 0:
-                            raise Broken(ENHANCE_YOUR_CALM, "too many streams were reset")
+            if known is not None and not known.server_ended:
+                self._record(known, error="the client reset the stream")
+                if not known.status:
+                    self._patience -= 1
+                    if self._patience < 0:
+                        raise Broken(ENHANCE_YOUR_CALM, "too many streams were reset")
         elif kind == PING:
             if stream:
                 raise Broken(PROTOCOL_ERROR, "PING on a stream")
@@ -468,7 +499,6 @@ class Http2(AnswerSide):
             limit = Deny(None, reasons.LIMIT_REACHED, f"{MOST_STREAMS} streams at once")
             self._refuse(number, self.gate.refused(request, limit), asked, ends)
             return
-        dropped = _DROPPED
         signing: Signing | None = None
         if self._vault is not None:
             signers = self._vault.signers
@@ -489,10 +519,13 @@ class Http2(AnswerSide):
             (b":path", target),
         ]
         if self._rewrites:
-            dropped |= NOT_ASKED
             values = list(map(plainly, names, values))
             fields.append((b"accept-encoding", b"identity"))
-        fields += [field for field in zip(names, values, strict=True) if field[0] not in dropped]
+        fields += [
+            field
+            for field in zip(names, values, strict=True)
+            if field[0] not in _DROPPED and not (self._rewrites and unasked(field[0]))
+        ]
         if signing is not None:
             unsigned = [field for field in fields if field[0][:1] != b":" and field[0] != b"authorization"]
             refusal = signing.prepare(unsigned, 0 if ends else -1)
@@ -504,6 +537,7 @@ class Http2(AnswerSide):
         query = verdict.target[len(request.path) :].decode("ascii")
         stream = Http2Stream(number, request, verdict.verdict, query, self._clock(), asked.expected)
         stream.client_ended, stream.grpc = ends, asked.grpc
+        stream.opening = None if ends else Opening()
         if self._recorded:
             stream.asked = tuple(zip(names, asked.values, strict=True))
         self._streams[number] = stream

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ...policy.model import HttpRequest, Verdict
+    from .bodies import Opening
     from .credentials import Vault
     from .exchange import Command, Spend
     from .requests import Gate
@@ -70,7 +71,7 @@ _CODED = "the server's answer is encoded, so a secret in it could not be seen"
 class Http2Stream(Exchange):
     """A request that the server knows."""
 
-    __slots__ = ("client_ended", "expected", "grpc", "scrubber", "server_ended")
+    __slots__ = ("client_ended", "expected", "grpc", "opening", "scrubber", "server_ended")
 
     def __init__(
         self, number: int, request: HttpRequest, verdict: Verdict, query: str, started: float, expected: int
@@ -79,6 +80,7 @@ class Http2Stream(Exchange):
         self.expected = expected  # bytes of content that were announced, or -1
         self.client_ended = self.server_ended = self.grpc = False
         self.scrubber: Scrubber | None = None
+        self.opening: Opening | None = None  # of the content, as long as that may begin like a request
 
 
 class AnswerSide(Core):

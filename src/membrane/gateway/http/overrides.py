@@ -2,12 +2,14 @@
 
 Theory of operation
 -------------------
-A request asks its server for a method and a path in its first line.  Frameworks and proxies also look for them
-elsewhere: ``X-HTTP-Method-Override``, ``X-Original-URL``, ``SCRIPT_NAME``, ``?_method=``.  Which ones cannot be listed,
-so a field is judged by what its name *looks like*, in the spelling that the most lenient family of servers makes of it
-(``as_variable``); the request must then be allowed as each of the requests that it may be read as (``readings``), and
-is malformed when the value is neither a method nor a path.  Names that hold such a word and mean something else
-(``Access-Control-Request-Method``, ``X-Stainless-Helper-Method``) hold a further word that no override has.
+A request asks its server for a method and a path in its first line, of the host in ``Host``.  Frameworks and proxies
+also look for them elsewhere: ``X-HTTP-Method-Override``, ``X-Original-URL``, ``SCRIPT_NAME``, ``X-Forwarded-Host``,
+``?_method=``.  Some fields name a second place, which the server reads or removes: ``x-amz-copy-source``.  Which ones
+cannot be listed, so a field is judged by what its name *looks like*, in the spelling that the most lenient family of
+servers makes of it (``as_variable``); the request must then be allowed as each of the requests that it may be read as
+(``readings``), and is malformed when the value is neither a method nor a path nor a host.  Names that hold such a word
+and mean something else (``Access-Control-Request-Method``, ``X-Stainless-Helper-Method``) hold a further word that no
+override has.
 
 References (who reads what):
 
@@ -21,11 +23,17 @@ References (who reads what):
   ``_method``; Google APIs: ``$httpMethod``.  Some take the name of such a field in the query as well.
 * PHP ``php_register_variable_ex``: leading blanks of a parameter's name go, it ends at a NUL, and ".", " " and a lone
   "[" are "_".
+* Rails ``ActionDispatch::Http::URL``: ``X-Forwarded-Host``, by default; Symfony, Django, Express, Spring and Werkzeug
+  when they are told that a proxy is there; RFC 7239: ``Forwarded``.
 * WebDAV (RFC 4918 section 10.3): ``Destination`` is where COPY and MOVE write.
+* Object stores: ``x-amz-copy-source`` and its kin, ``x-ms-rename-source`` of Azure, ``x-oss-symlink-target`` of
+  Alibaba; of Swift ``X-Copy-From``, ``X-Object-Manifest`` and ``X-Symlink-Target``.
+* Rack::Sendfile: ``X-Accel-Mapping``, ``X-Sendfile-Type`` (CVE-2025-61780).
 """
 
 from __future__ import annotations
 
+from ...policy.hosts import canonical_host, format_address, parse_address
 from ...policy.model import Malformed
 from ...policy.url_paths import canonical_path
 
@@ -36,9 +44,12 @@ if TYPE_CHECKING:
 
     from ...policy.model import HttpRequest
 
-    Kind: TypeAlias = Literal["", "method", "path", "prefix", "either"]
+    Kind: TypeAlias = Literal[
+        "", "method", "path", "prefix", "either", "destination", "host", "forwarded", "copied", "moved", "never"
+    ]
 
 LONGEST_METHOD = 32
+MOST_READINGS = 64  # of one request: fields that are put together
 _METHOD = frozenset(b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _LETTERS = b"abcdefghijklmnopqrstuvwxyz"
 _DIGITS = b"0123456789"
@@ -47,6 +58,7 @@ _VARIABLE = bytes(byte if byte in _LETTERS + _LETTERS.upper() + _DIGITS else 0x2
 _METHOD_WORDS = frozenset([b"method", b"methods", b"verb"])
 _PATH_WORDS = frozenset([b"uri", b"url", b"path", b"pathinfo"])
 _PREFIX_WORDS = frozenset([b"prefix", b"basepath", b"context"])
+_HOST_WORDS = frozenset([b"host", b"hostname", b"authority", b"server"])
 # What says that the next hop should take something for something else.
 _OVERRIDES = frozenset([b"override", b"overridden", b"overrides", b"rewrite", b"rewritten", b"replaced", b"replace"])
 _MARKS = _OVERRIDES | frozenset(
@@ -58,12 +70,26 @@ _MARKS = _OVERRIDES | frozenset(
 )  # fmt: skip
 _FILLERS = frozenset([b"x", b"http", b"envoy", b"https"])
 _TELLING = _METHOD_WORDS | _PATH_WORDS | _PREFIX_WORDS | _MARKS | _FILLERS
+_ALL_WORDS = _TELLING | _HOST_WORDS
 _LONGEST_WORD = 64  # bytes of words that were written as one
 _EXACT: dict[bytes, Kind] = {
     b"script-name": "prefix",
     b"path-info": "path",
     b"path-translated": "path",
     b"document-uri": "path",
+    b"forwarded": "forwarded",
+    # A front end's word on which paths are which others: no single place can be read of it, and no client says it.
+    b"accel-mapping": "never",
+    b"sendfile-type": "never",
+    b"host": "host",  # X-Host; ``Host`` itself is the connection's
+}
+_SOURCES: dict[tuple[bytes, ...], Kind] = {
+    (b"copy", b"source"): "copied",
+    (b"copy", b"from"): "copied",
+    (b"move", b"source"): "moved",
+    (b"rename", b"source"): "moved",
+    (b"object", b"manifest"): "copied",
+    (b"symlink", b"target"): "copied",
 }
 # In a query, after ``_parameter``.
 _PARAMETERS = frozenset([b"_method", b"$httpmethod", b"x_http_method_override", b"x_http_method", b"x_method_override"])
@@ -72,7 +98,7 @@ _known: dict[bytes, Kind] = {}
 
 
 class BadOverride(Exception):
-    """The value is neither a method nor a path that every server reads alike."""
+    """The value is neither a method nor a path nor a host that every server reads alike."""
 
 
 def as_variable(name: bytes) -> bytes:
@@ -103,6 +129,9 @@ def _kind_of(name: bytes) -> Kind:
     exact = _EXACT.get(b"-".join(words))
     if exact:
         return exact
+    source = _SOURCES.get(tuple(words[-2:]))
+    if source:
+        return source
     marked = not _MARKS.isdisjoint(words)
     if not _METHOD_WORDS.isdisjoint(words):
         return "method" if not _OVERRIDES.isdisjoint(words) or _TELLING.issuperset(words) else ""
@@ -110,19 +139,21 @@ def _kind_of(name: bytes) -> Kind:
         return "prefix" if marked else ""
     if not _PATH_WORDS.isdisjoint(words):
         return "path" if marked else ""
+    if not _HOST_WORDS.isdisjoint(words):
+        return "host" if marked and _ALL_WORDS.issuperset(words) else ""
     # What is not all made of such words is a field of one service, unless it says what it overrides.
     return "either" if not _OVERRIDES.isdisjoint(words) and _TELLING.issuperset(words) else ""
 
 
 def _parts(word: bytes) -> list[bytes]:
     """The words that were written as one (``httpmethod``); the word itself when it is not made of ours."""
-    if not word or word in _TELLING or len(word) > _LONGEST_WORD:
+    if not word or word in _ALL_WORDS or len(word) > _LONGEST_WORD:
         return [word] if word else []
     made: list[list[bytes] | None] = [[], *[None] * len(word)]  # of each beginning, the words that it is made of
     for start in range(len(word)):
         before = made[start]
         if before is not None:
-            for part in _TELLING:
+            for part in _ALL_WORDS:
                 if word.startswith(part, start):
                     made[start + len(part)] = made[start + len(part)] or [*before, part]
     return made[-1] or [word]
@@ -131,7 +162,8 @@ def _parts(word: bytes) -> list[bytes]:
 def readings(
     request: HttpRequest, names: Sequence[bytes], values: Sequence[bytes], query: bytes
 ) -> tuple[HttpRequest, ...]:
-    """What else the request may be read as, because of its fields and its query.
+    """What else the request may be read as, because of its fields and its query, each alone and all together: a server
+    that takes the method from one field and the path from another one serves what neither says.
 
     Args:
         names: of the fields, in lower case; ``values`` in the same order.
@@ -140,25 +172,49 @@ def readings(
     Raises:
         BadOverride: with the name of the field or parameter.
     """
-    found: list[HttpRequest] = []
+    asked: list[tuple[Kind, bytes, bytes]] = []
     for name, value in zip(names, values, strict=True):
-        kind = kind_of(name)
-        if kind:
-            found += _read(request, kind, name, value)
-        elif name == b"destination" and request.method in ("COPY", "MOVE"):
-            found.append(request.replace(path=_path(request, value, name)))
+        kind = kind_of(name) if name != b"host" else ""
+        if kind == "never":
+            raise BadOverride(name)
+        if kind == "either":
+            kind = "path" if value[:1] == b"/" or b"://" in value else "method"
+        if kind or name == b"destination":
+            asked.append((kind or "destination", name, value))
     if query and (b"%" in query or b"method" in query.lower()):
-        found += [_with_method(request, value, b"_method") for value in _method_parameters(query)]
-    return tuple(dict.fromkeys(found))
+        asked += [("method", b"_method", value) for value in _method_parameters(query)]
+    if not asked:
+        return ()
+    found = dict.fromkeys([request])
+    for kind, name, value in sorted(asked, key=lambda each: _ORDER.index(each[0])):
+        before = [request] if kind in ("copied", "moved") else list(found)
+        found.update(dict.fromkeys([read for each in before for read in _read(each, kind, name, value)]))
+        if len(found) > MOST_READINGS:
+            raise BadOverride(name)
+    del found[request]
+    return tuple(found)
+
+
+# What changes what the next ones start from comes first; a path is of the request's own host.
+_ORDER: tuple[Kind, ...] = ("method", "path", "destination", "prefix", "host", "forwarded", "copied", "moved")
 
 
 def _read(request: HttpRequest, kind: Kind, name: bytes, value: bytes) -> list[HttpRequest]:
-    if kind == "either":
-        kind = "path" if value[:1] == b"/" or b"://" in value else "method"
     if kind == "method":
         return [_with_method(request, value, name)]
     if kind == "path":
         return [request.replace(path=_path(request, value, name))]
+    if kind == "destination":
+        return [request.replace(path=_path(request, value, name))] if request.method in ("COPY", "MOVE") else []
+    if kind == "host":
+        return [request.replace(host=_host(each, name)) for each in value.split(b",")]
+    if kind == "forwarded":
+        pairs = [part.partition(b"=") for each in value.split(b",") for part in each.split(b";")]
+        hosts = [host.strip(b' \t"') for key, _, host in pairs if key.strip().lower() == b"host"]
+        return [request.replace(host=_host(each, name)) for each in hosts]
+    if kind in ("copied", "moved"):
+        source = _source(request, value, name)
+        return [source, source.replace(method="DELETE")] if kind == "moved" else [source]
     if value in (b"", b"/"):
         return []
     # A prefix is cut off by some, at the first place where it is, and put before the path by others.
@@ -171,6 +227,39 @@ def _read(request: HttpRequest, kind: Kind, name: bytes, value: bytes) -> list[H
                 rest = whole.split(cut, 1)[1]
                 out.append(request.replace(path=_path(request, b"/" + rest.encode("latin-1"), name)))
     return out
+
+
+def _host(value: bytes, name: bytes) -> str:
+    """The canonical host of an authority.  Its port is not looked at: whichever a server builds links with."""
+    try:
+        text = value.strip().decode("ascii")
+        host, colon, port = text.rpartition(":")
+        if not colon or text[-1:] == "]" or not port.isdigit():
+            host = text
+        if host[:1] == "[" and host[-1:] == "]":
+            return format_address(*parse_address(host[1:-1]))
+        return format_address(*parse_address(host)) if host.rpartition(".")[2].isdigit() else canonical_host(host)
+    except (Malformed, UnicodeDecodeError):
+        raise BadOverride(name) from None
+
+
+def _source(request: HttpRequest, value: bytes, name: bytes) -> HttpRequest:
+    """The request for what is copied: a path, whose escapes are those of the field, or a URL, of any host."""
+    from urllib.parse import quote_from_bytes, unquote_to_bytes
+
+    scheme, mark, rest = value.partition(b"://")
+    if mark and b"/" not in scheme:
+        authority, _, below = rest.partition(b"/")
+        host, kind, path = _host(authority, name), scheme.lower(), b"/" + below
+        if kind not in (b"http", b"https"):
+            raise BadOverride(name)
+        port = authority.rpartition(b":")[2] if authority[-1:] != b"]" else b""
+        named = int(port) if port.isdigit() and len(port) <= 5 else 80 if kind == b"http" else 443
+        request = request.replace(host=host, port=named, scheme=kind.decode("ascii"))
+    else:
+        path = unquote_to_bytes(value.partition(b"?")[0])
+        path = quote_from_bytes(b"/" + path.lstrip(b"/"), safe="/:@!$&'()*+,;=~").encode()
+    return request.replace(method="GET", path=_path(request, path, name))
 
 
 def _unescaped(path: str) -> str:

@@ -57,6 +57,7 @@ BAD_BODY_LENGTH = "the body is not as long as Content-Length says"
 BAD_CHUNK = "the chunked body is malformed"
 BAD_CONNECTION = "Connection names a field that is not hop-by-hop"
 BAD_CONTENT_LENGTH = "Content-Length is malformed or given more than once"
+BAD_CONTENT = "the content begins like a request: a server that does not read it takes it for one"
 BAD_EXPECTATION = "Expect asks for something unknown"
 BAD_FIELD = "a header field is malformed"
 BAD_FRAGMENT = "the target has a fragment"
@@ -79,10 +80,10 @@ OTHER_AUTHORITY = "the target and Host name different authorities"
 RAW_LINE_END = "a line does not end in CRLF, or holds a control character"
 TOO_MANY_FIELDS = "the request has too many header fields"
 FLAWS = (
-    BAD_AUTHORITY, BAD_BODY_LENGTH, BAD_CHUNK, BAD_CONNECTION, BAD_CONTENT_LENGTH, BAD_EXPECTATION, BAD_FIELD,
-    BAD_FRAGMENT, BAD_LINE, BAD_METHOD, BAD_OVERRIDE, BAD_PATH, BAD_PSEUDO, BAD_QUERY, BAD_SCHEME, BAD_TARGET,
-    BAD_TRAILER, BAD_TRANSFER_CODING, BAD_VERSION, BOTH_LENGTHS, CONNECTION_FIELD, HEAD_TOO_LONG, NO_AUTHORITY,
-    OTHER_AUTHORITY, RAW_LINE_END, TOO_MANY_FIELDS,
+    BAD_AUTHORITY, BAD_BODY_LENGTH, BAD_CHUNK, BAD_CONNECTION, BAD_CONTENT, BAD_CONTENT_LENGTH, BAD_EXPECTATION,
+    BAD_FIELD, BAD_FRAGMENT, BAD_LINE, BAD_METHOD, BAD_OVERRIDE, BAD_PATH, BAD_PSEUDO, BAD_QUERY, BAD_SCHEME,
+    BAD_TARGET, BAD_TRAILER, BAD_TRANSFER_CODING, BAD_VERSION, BOTH_LENGTHS, CONNECTION_FIELD, HEAD_TOO_LONG,
+    NO_AUTHORITY, OTHER_AUTHORITY, RAW_LINE_END, TOO_MANY_FIELDS,
 )  # fmt: skip
 
 
@@ -100,7 +101,7 @@ VALUE = b"\t" + bytes(range(0x20, 0x7F)) + bytes(range(0x80, 0x100))  # field-va
 _METHOD = bytes(byte for byte in TOKEN if not 0x61 <= byte <= 0x7A)
 _QUERY = bytes(byte for byte in range(0x21, 0x7F) if byte != 0x23)
 _NEVER = frozenset(["CONNECT", "TRACE", "TRACK"])  # they tunnel, or echo the credentials that were put in
-_BODILESS = frozenset([b"GET", b"HEAD", b"OPTIONS"])
+_BODILESS = frozenset(["GET", "HEAD", "OPTIONS"])
 FRAMING = frozenset([b"content-length", b"transfer-encoding", b"host"])  # what says where a request ends, and whose
 _GIT_DISCOVERY = "/info/refs"
 # A trailer is merged into the header by some servers (RFC 9110 section 6.5.1): nothing that frames, routes,
@@ -294,8 +295,8 @@ class Gate:
             others = list(readings(request, names, values, query))
         except BadOverride:
             raise Flaw(BAD_OVERRIDE) from None
-        if body and method in _BODILESS:
-            others.append(request.replace(method="POST"))
+        if body:
+            others += [each.replace(method="POST") for each in (request, *others) if each.method in _BODILESS]
         if path.endswith(_GIT_DISCOVERY) and b"service=git-receive-pack" in query:
             # A push begins with this question (gitprotocol-http(5)).  Git shows the answer to it, and not the one to
             # the request that the push itself is.
@@ -306,6 +307,8 @@ class Gate:
                 return Undecided(other, answer)
             if not isinstance(answer, Allow):
                 hint = answer.hint or f"the request may be read as {other.method} {other.path}"
+                if other.host != request.host:  # no line for that host makes this request a harmless one
+                    hint = f"a field of the request names the host {other.host}: leave it out, or allow that host, too"
                 rule = answer.rule if isinstance(answer, Deny) else None
                 return self.refused(request, Deny(rule, answer.reason, hint))
             verdict = verdict.replace(budgets=tuple(dict.fromkeys((*verdict.budgets, *answer.budgets))))

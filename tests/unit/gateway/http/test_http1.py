@@ -659,7 +659,7 @@ def test_chunk_extensions_are_bounded_together() -> None:
 
 def test_a_body_ends_where_its_length_says() -> None:
     core = connection()
-    inner = b"GET /admin HTTP/1.1\r\n" + HOST + b"\r\n"
+    inner = b"a=b\r\nGET /admin HTTP/1.1\r\n" + HOST + b"\r\n"
     head = POST + HOST + b"Content-Length: %d\r\n\r\n" % len(inner)
     assert core.client_data(head + inner + inner) == [SendUpstream(head + inner)]
     commands = core.upstream_data(OK)

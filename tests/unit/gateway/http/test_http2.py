@@ -18,6 +18,7 @@ from membrane.gateway.http.http2 import MOST_CONTINUATIONS, RESERVE, Http2
 from membrane.gateway.http.http2_answers import PATIENCE
 from membrane.gateway.http.requests import LONGEST_HEAD, Bound, Gate
 from membrane.gateway.sniff import PREFACE
+from membrane.policy import reasons
 from membrane.policy.decide import Decider
 from membrane.policy.model import Deny, HostRule, HttpRule, Origin, Policy, PortRange, RuleBudget
 from membrane.policy.reasons import REASONS
@@ -780,3 +781,29 @@ def test_a_server_that_is_late_is_a_504() -> None:
     (told,) = [command for command in commands if isinstance(command, Seen)]
     assert (told.status, told.error) == (504, "the server did not answer")
     assert core.closed
+
+
+def test_what_a_client_puts_into_frames_of_the_connection_is_upload() -> None:
+    """PING, SETTINGS, WINDOW_UPDATE and GOAWAY carry a client's bytes to the server as content does."""
+    kinds = {
+        h2.PING: b"12345678",
+        h2.SETTINGS: setting(0x77, 0x12345678),
+        h2.WINDOW_UPDATE: (99).to_bytes(4, "big"),
+        h2.GOAWAY: bytes(8),
+    }
+    for kind, payload in kinds.items():
+        budget = Budget(1000)
+
+        def spend(_rules: object, size: int, budget: Budget = budget) -> Deny | None:
+            return None if budget.spend(size) else Deny(None, reasons.LIMIT_REACHED, "limits: upload")
+
+        core, client = connection(spend=spend)
+        core.client_data(client.request(1))
+        sent = 0
+        commands: list[Command] = []
+        for _ in range(100):
+            commands = core.client_data(frame(kind, 0, 0, payload)) or commands
+            sent += len(up(commands)) if not core.closed else 0
+        assert core.closed and 0 < sent < 1000
+        assert goaway(commands) == h2.ENHANCE_YOUR_CALM
+        assert told(commands)[-1][-1] == "limit reached"

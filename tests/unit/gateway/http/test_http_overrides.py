@@ -30,11 +30,17 @@ PREFIXES = [
     "X-Original-Prefix",
 ]  # fmt: skip
 HARMLESS = [
-    "Access-Control-Request-Method", "X-Stainless-Helper-Method", "X-Forwarded-For", "X-Forwarded-Host", "X-Request-Id",
-    "X-Requested-With", "Upgrade-Insecure-Requests", "Next-Url", "Content-Location", "Referer", "Accept", "User-Agent",
-    "X-Amz-Target", "X-Amz-Copy-Source", "X-Amz-Website-Redirect-Location", "X-Goog-Request-Params", "Origin",
-    "X-Goog-User-Project-Override", "Content-Type", "Authorization", "X-Original-Host", "X-Real-IP", "Proxy-Connection",
-    "X-GitHub-Api-Version", "Sec-Fetch-Mode", "X-Upload-Content-Length", "Git-Protocol", "SOAPAction", "X-B3-TraceId",
+    "Access-Control-Request-Method", "X-Stainless-Helper-Method", "X-Forwarded-For", "X-Request-Id",
+    "X-Amz-Copy-Source-Range", "X-Requested-With", "Upgrade-Insecure-Requests", "Next-Url", "Content-Location",
+    "Referer", "Accept", "User-Agent", "X-Amz-Target", "X-Copy-From-Account", "Server", "X-Docker-Host",
+    "X-Amz-Website-Redirect-Location", "X-Goog-Request-Params", "Origin", "X-Goog-User-Project-Override",
+    "Content-Type", "Authorization", "X-Real-IP", "Proxy-Connection", "X-GitHub-Api-Version", "Sec-Fetch-Mode",
+    "X-Upload-Content-Length", "Git-Protocol", "SOAPAction", "X-B3-TraceId",
+]  # fmt: skip
+HOSTS = [
+    "X-Forwarded-Host", "X_FORWARDED_HOST", "HTTP_X_FORWARDED_HOST", "X-Host", "X.Original.Host",
+    "X-HTTP-Host-Override", "X-Forwarded-Server", "X-Real-Host", "X-Rewrite-Host", "X-ForwardedHost", "X-Proxy-Host",
+    "X-Original-Authority",
 ]  # fmt: skip
 RULE = host_rule("https://a.test/v1/", Origin("library", "t"), http=((("POST", "GET"), ()),))
 
@@ -96,6 +102,76 @@ def test_other_fields_override_nothing(name: str) -> None:
     assert isinstance(ask(name, "/admin"), Admitted)
 
 
+@pytest.mark.parametrize("name", HOSTS)
+def test_a_host_in_a_field_must_be_allowed_too(name: str) -> None:
+    """Rails serves the host of X-Forwarded-Host; others do where they were told that a proxy is there."""
+    assert kind_of(name.lower().encode()) == "host"
+    for value in ("a.test", "A.test:8080", "a.test., a.test"):
+        assert isinstance(ask(name, value), Admitted), value
+    for value in ("b.test", "a.test, b.test", "10.0.0.1", "[::1]:80", "b.test:443", "127.0.0.1:443"):
+        refused = ask(name, value)
+        assert isinstance(refused, Refused) and refused.status == 403, value
+        assert refused.verdict.hint.startswith("a field of the request names the host ")
+    for value in ("", "https://b.test/", "a b", "127.1", "b.test,,", "user@b.test", "a.test/../", "\xe9.test"):
+        malformed = ask(name, value)
+        assert isinstance(malformed, Refused) and malformed.status == 400, value
+
+
+@pytest.mark.parametrize(
+    ("value", "status"),
+    [
+        ("for=192.0.2.60;proto=http;by=203.0.113.43", 0),
+        ("for=192.0.2.60; Host = a.test", 0),
+        ('host="A.test:80", for=x', 0),
+        ('for="_a;b";host="b.test:80"', 403),
+        ("host=a.test, host=b.test", 403),
+        ("host=a.test;HOST=b.test", 403),
+        ('host="b\\.test"', 400),
+    ],
+)
+def test_a_host_of_forwarded_must_be_allowed_too(value: str, status: int) -> None:
+    found = ask("Forwarded", value)
+    assert (found.status if isinstance(found, Refused) else 0) == status
+
+
+@pytest.mark.parametrize("name", ["X-Accel-Mapping", "X_Accel_Mapping", "X-Sendfile-Type"])
+def test_what_a_front_end_says_to_its_server_is_malformed(name: str) -> None:
+    refused = ask(name, "/v1/=/internal/")
+    assert isinstance(refused, Refused) and refused.status == 400
+
+
+def test_the_host_of_the_connection_is_no_override() -> None:
+    assert isinstance(ask("Host", "a.test"), Admitted)
+
+
+SOURCES = [
+    "X-Amz-Copy-Source", "x_amz_copy_source", "X-Goog-Copy-Source", "X-Ms-Copy-Source", "X-Copy-From",
+    "X-Object-Manifest", "x-oss-symlink-target",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_what_is_copied_must_be_allowed_to_be_read(name: str) -> None:
+    for value in ("/v1/y", "v1/y?versionId=7", "/v1/a%20b", "v1%2Fy", "https://a.test/v1/y?sig=1", "//v1/y"):
+        assert isinstance(ask(name, value), Admitted), value
+    for value in ("/admin/y", "admin/y", "admin%2Fy", "v1/../admin", "https://a.test/admin", "http://a.test/v1/y",
+                  "https://b.test/v1/y", "https://a.test:8443/v1/y", "https://[::1]/v1/y"):  # fmt: skip
+        refused = ask(name, value)
+        assert isinstance(refused, Refused) and refused.status == 403, value
+    for value in ("ftp://a.test/v1/y", "https://user@a.test/v1/y", "v1/%00", "https://a.test/v1/%2fy"):
+        malformed = ask(name, value)
+        assert isinstance(malformed, Refused) and malformed.status == 400, value
+    only_writes = host_rule("https://a.test/v1/", Origin("library", "t"), http=((("POST",), ()),))
+    assert isinstance(ask(name, "/v1/y", rule=only_writes), Refused)
+
+
+def test_what_is_moved_must_be_allowed_to_be_removed() -> None:
+    assert isinstance(ask("x-ms-rename-source", "/v1/y"), Refused)
+    more = host_rule("https://a.test/v1/", Origin("library", "t"), http=((("POST", "GET", "DELETE"), ()),))
+    assert isinstance(ask("x-ms-rename-source", "/v1/y", rule=more), Admitted)
+    assert isinstance(ask("x-ms-rename-source", "/v2/y", rule=more), Refused)
+
+
 def test_without_methods_and_paths_a_field_takes_nothing_away() -> None:
     whole = host_rule("https://a.test", Origin("library", "t"), inspect=True)
     assert isinstance(ask("X-Original-URL", "/admin", rule=whole), Admitted)
@@ -108,6 +184,51 @@ def test_where_a_copy_goes_must_be_allowed_too() -> None:
     assert isinstance(ask("Destination", "https://a.test/admin", method="PUT", rule=rule), Admitted)
     assert isinstance(ask("Destination", "https://a.test/admin", method="MOVE", rule=rule), Refused)
     assert isinstance(ask("Destination", "/admin", method="COPY", rule=rule), Refused)
+
+
+TOGETHER = (
+    {"methods": ("POST", "DELETE"), "paths": ("/tmp",)},
+    {"methods": ("POST", "MOVE", "GET"), "paths": ("/v1",)},
+)
+
+
+@pytest.mark.parametrize(
+    ("fields", "path"),
+    [
+        ({"X-HTTP-Method-Override": "DELETE", "X-Original-URL": "/v1/y"}, "/tmp/x"),
+        ({"X-Original-URL": "/v1/y", "X-HTTP-Method-Override": "DELETE"}, "/tmp/x"),
+        ({"X-Original-URL": "/v1/y"}, "/tmp/x?_method=DELETE"),
+        ({"X-HTTP-Method-Override": "MOVE", "Destination": "/tmp/y"}, "/v1/x"),
+        ({"Destination": "/admin"}, "/v1/x?_method=MOVE"),
+    ],
+)
+def test_fields_are_read_together(fields: dict[str, str], path: str) -> None:
+    """Each alone asks for what is allowed; a server that obeys two serves what is not."""
+    rules = tuple(
+        host_rule("https://a.test", Origin("library", "t"), http=((each["methods"], each["paths"]),))
+        for each in TOGETHER
+    )
+    gate = Gate(Bound("a.test", 443, "https"), Decider(Policy(allow=rules)).decide)
+
+    def judged(chosen: dict[str, str], target: str) -> int:
+        names, values = [name.lower().encode() for name in chosen], [value.encode() for value in chosen.values()]
+        found = gate.judge(b"POST", target.encode(), b"a.test", names, values, body=False)
+        return found.status if isinstance(found, Refused) else 0
+
+    for name, value in fields.items():
+        assert judged({name: value}, path.partition("?")[0]) == 0
+    assert judged({}, path) == 0
+    assert judged(fields, path) == 403
+
+
+def test_too_many_fields_that_go_together_are_malformed() -> None:
+    whole = host_rule("https://a.test", Origin("library", "t"), inspect=True)
+    gate = Gate(Bound("a.test", 443, "https"), Decider(Policy(allow=(whole,))).decide)
+    names = [b"x-original-url"] * 9 + [b"x-http-method"] * 9
+    values = [b"/%d" % at for at in range(9)] + [b"M%d" % at for at in range(9)]
+    assert isinstance(gate.judge(b"POST", b"/", b"a.test", names[:11], values[:11], body=False), Admitted)
+    found = gate.judge(b"POST", b"/", b"a.test", names, values, body=False)
+    assert isinstance(found, Refused) and found.status == 400
 
 
 SPELLINGS = [

@@ -77,14 +77,19 @@ def test_a_deny_holds_without_the_parameters_of_segments(path: str) -> None:
     assert status(f"/admin;a=b/{path}") == 403
 
 
-RESET = b"\r\nRange: bytes=0-5\r\nIf-Range: x\r\nTE: gzip\r\ngrpc-accept-encoding: gzip\r\n"
+RESET = (
+    b"\r\nRange: bytes=0-5\r\nIf-Range: x\r\nTE: gzip\r\ngrpc-accept-encoding: gzip\r\n"
+    b"A-IM: gzip\r\nx-ms-range: bytes=0-5\r\nConnect-Accept-Encoding: gzip\r\n"
+    b"Accept_Encoding: gzip\r\nAccept_Charset: utf-7\r\n"
+)
 
 
 def test_http1_asks_for_the_whole_and_in_the_clear() -> None:
     head = b"GET /v1/x HTTP/1.1\r\nHost: %b\r\nx-api-key: %b%b\r\n" % (NAME.encode(), PLACEHOLDER, RESET)
     sent = up(http1().client_data(head)).lower()
     assert VALUE.lower() in sent and b"accept-encoding: identity" in sent
-    assert all(name not in sent for name in (b"range:", b"te:", b"grpc-accept-encoding"))
+    gone = (b"range:", b"te:", b"grpc-accept", b"a-im", b"connect-accept", b"accept_encoding", b"accept_charset")
+    assert all(name not in sent for name in gone), sent
 
 
 def test_http2_asks_for_the_whole_and_in_the_clear() -> None:
@@ -97,11 +102,13 @@ def test_http2_asks_for_the_whole_and_in_the_clear() -> None:
         ("range", "bytes=0-5"),
     ]
     fields += [("if-range", "x"), ("grpc-accept-encoding", "gzip"), ("accept-encoding", "br"), ("x-plain", "1")]
+    fields += [("connect-accept-encoding", "gzip"), ("a-im", "gzip")]
     section = h2.frame(h2.HEADERS, h2.END_HEADERS | h2.END_STREAM, 1, encoder.encode(fields))
     sent = [payload for kind, *_rest, payload in frames(up(core.client_data(section))) if kind == h2.HEADERS]
     names = dict(hpack.Decoder().decode(sent[-1]))
     assert names["accept-encoding"] == "identity" and names["x-plain"] == "1"
-    assert names.keys().isdisjoint(["range", "if-range", "grpc-accept-encoding"])
+    gone = ["range", "if-range", "grpc-accept-encoding", "connect-accept-encoding", "a-im"]
+    assert names.keys().isdisjoint(gone)
 
 
 def test_http1_scrubs_the_reason_and_refuses_a_coded_call() -> None:
@@ -110,10 +117,11 @@ def test_http1_scrubs_the_reason_and_refuses_a_coded_call() -> None:
     core.client_data(request)
     shown = down(core.upstream_data(b"HTTP/1.1 403 no key %b\r\ncontent-length: 0\r\n\r\n" % VALUE))
     assert shown.startswith(b"HTTP/1.1 403 no key %b\r\n" % PLACEHOLDER)
-    core = http1()
-    core.client_data(request)
-    shown = down(core.upstream_data(b"HTTP/1.1 200 OK\r\ngrpc-encoding: gzip\r\ncontent-length: 3\r\n\r\nabc"))
-    assert shown.startswith(b"HTTP/1.1 502 ")
+    for field in (b"grpc-encoding", b"Connect-Content-Encoding", b"IM"):
+        core = http1()
+        core.client_data(request)
+        shown = down(core.upstream_data(b"HTTP/1.1 200 OK\r\n%b: gzip\r\ncontent-length: 3\r\n\r\nabc" % field))
+        assert shown.startswith(b"HTTP/1.1 502 "), field
 
 
 def test_http2_does_not_pass_on_a_coded_call() -> None:

@@ -7,6 +7,10 @@ status (sysexits.h: 78 is EX_CONFIG; 125 is the "wrapper itself failed" status o
 
 from __future__ import annotations
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 EX_CONFIG = 78
 EX_WRAPPER = 125
 
@@ -28,6 +32,13 @@ class MembraneError(Exception):
         self.tried, self.cause, self.target, self.fix, self.where = tried, cause, target, fix, where
         super().__init__(self.headline())
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Whole on its way through pickle and ``copy``: what an exception does by itself is a call with the headline.
+
+        A pool of processes ends when an error that a worker sends back cannot be made there.
+        """
+        return _remade, (type(self), self.args), self.__dict__
+
     def headline(self) -> str:
         """One line without the advice."""
         target = f" {self.target}" if self.target else ""
@@ -39,6 +50,11 @@ class MembraneError(Exception):
         for number, advice in enumerate(self.fix):
             out.append(f"  {'try: ' if number == 0 else 'or:  '}{advice}")
         return out
+
+
+def _remade(kind: type[MembraneError], arguments: tuple[object, ...]) -> MembraneError:
+    """An error whose attributes come next (``object.__reduce__``)."""
+    return kind.__new__(kind, *arguments)
 
 
 class PolicyError(MembraneError):

@@ -123,7 +123,9 @@ def test_twenty_at_once(box: Box) -> None:
     assert done.stdout.split() == [word for n in range(1, 21) for word in (str(n), "status", str(n))], done
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2]
+)
 def test_signals_reach_the_command(box: Box, number: signal.Signals) -> None:
     process = start(box, f"{READY} exec sleep 1000")
     process.send_signal(number)
@@ -131,7 +133,9 @@ def test_signals_reach_the_command(box: Box, number: signal.Signals) -> None:
     assert process.returncode == 128 + number
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2]
+)
 def test_command_may_answer_a_signal(box: Box, number: signal.Signals) -> None:
     name = number.name.removeprefix("SIG")
     process = start(box, f"trap 'echo caught; exit 5' {name}; {READY} while :; do sleep 0.1; done")
@@ -139,6 +143,33 @@ def test_command_may_answer_a_signal(box: Box, number: signal.Signals) -> None:
     out, _ = process.communicate(timeout=PATIENCE)
     assert out == b"caught\n"
     assert process.returncode in (5, 128 + number)
+    # Membrane is not what it ended: the record has its end.
+    assert "  ok  " in box.run("trace", "verify").stdout
+
+
+def test_a_signal_of_the_commands_own_ends_nothing_that_lives_on(box: Box) -> None:
+    """SIGUSR1 of a server (reopen the logs) and of dd(1) is no wish for its end: its own status is that of the run."""
+    process = start(box, f"trap 'caught=1' USR1; {READY} until [ $caught ]; do sleep 0.1; done; echo went on; exit 6")
+    process.send_signal(signal.SIGUSR1)
+    out, _ = process.communicate(timeout=PATIENCE)
+    assert (out, process.returncode) == (b"went on\n", 6)
+
+
+@pytest.mark.parametrize(
+    ("argv", "status", "said"),
+    [
+        ([""], 127, "'': command not found"),
+        (["./no-interpreter"], 127, "./no-interpreter: it is there, and the interpreter that it names is not"),
+        (["no-interpreter"], 127, "no-interpreter: it is there, and the interpreter that it names is not"),
+        (["./absent"], 127, "./absent: no such file"),
+        (["absent"], 127, "absent: command not found"),
+    ],
+)
+def test_what_is_not_found_is_named(box: Box, argv: list[str], status: int, said: str) -> None:
+    (box.workspace / "no-interpreter").write_text("#!/nowhere\n")
+    (box.workspace / "no-interpreter").chmod(0o755)
+    done = box.run("--", *argv, env={"PATH": f"{box.workspace}:/usr/bin:/bin"})
+    assert done.returncode == status and f"membrane: {said}\n" in done.stderr, done
 
 
 def test_a_command_that_ignores_the_signal_is_killed(box: Box) -> None:

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 
-from membrane.errors import EX_CONFIG, EX_WRAPPER, HostError, InternalError, MembraneError, PolicyError
+from membrane.errors import (
+    EX_CONFIG,
+    EX_WRAPPER,
+    Conflict,
+    HostError,
+    InternalError,
+    MembraneError,
+    Poisoned,
+    PolicyError,
+)
 
 
 def test_headline_names_what_was_tried_on_what_and_why() -> None:
@@ -46,3 +58,15 @@ def test_statuses_are_those_of_sysexits_and_env() -> None:
 def test_every_part_is_kept_as_data() -> None:
     error = HostError("a", "b", target="c", fix=("d",), where="e")
     assert (error.tried, error.cause, error.target, error.fix, error.where) == ("a", "b", "c", ("d",), "e")
+
+
+@pytest.mark.parametrize("kind", [MembraneError, PolicyError, HostError, InternalError, Conflict, Poisoned])
+def test_an_error_is_whole_after_pickle_and_copy(kind: type[MembraneError]) -> None:
+    """A worker of ``ProcessPoolExecutor`` sends its errors so; one that cannot be made again ends the whole pool."""
+    error = kind("put the changes in place", "a cause", target="a target", fix=("first", "second"), where="f:1:2")
+    if isinstance(error, Conflict | Poisoned):
+        error.paths = (("a", "why"),)
+    for again in (*(pickle.loads(pickle.dumps(error, version)) for version in range(6)), copy.copy(error)):
+        assert type(again) is kind
+        assert again.lines() == error.lines() and str(again) == str(error) and again.args == error.args
+        assert vars(again) == vars(error)

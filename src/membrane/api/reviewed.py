@@ -51,8 +51,11 @@ def named(policy: Policy, review: bool | str) -> tuple[Policy, str]:
         review: turn it on; a text is the name of the set.
 
     Raises:
-        PolicyError: no set can be called that.
+        PolicyError: no set can be called that; it is no policy.
     """
+    if not isinstance(policy, Policy):
+        cause = f"a policy is a membrane.Policy, not {type(policy).__name__}"
+        raise PolicyError("use the policy", cause, fix=("Policy.from_dict(DATA)", "Policy.load(WORKSPACE)"))
     rules = policy.rules
     if not review and rules.workspace != "review":
         return policy, ""

@@ -155,6 +155,9 @@ class AsyncSandbox(AsyncReviewed):
     All commands share one network, one record and the file rules.  Sandboxes share nothing.
     """
 
+    # What a callback may raise and nothing ends: in the caller's loop, not what ends the program (``sys.exit()``).
+    caught: type[BaseException] = Exception
+
     def __init__(
         self,
         policy: Policy | None = None,
@@ -224,7 +227,7 @@ class AsyncSandbox(AsyncReviewed):
             HostError: this machine lacks or refuses something; ``membrane doctor`` says what.
         """
         if self._channel is not None or self._closed is not None:
-            raise InternalError("open a sandbox", "it was opened before")
+            raise HostError("open a sandbox", "it was opened before", fix=("make another one: AsyncSandbox(...)",))
         self._owner = os.getpid()
         await self._begin()
         self._was_open = True
@@ -272,6 +275,8 @@ class AsyncSandbox(AsyncReviewed):
             return
         if asyncio.current_task() in self._questions.values():
             raise waits_for_itself("close the sandbox", "on_ask")
+        if self._channel is not None:
+            self._refuse_loop("close the sandbox")
         await self._shut()
         if self._whole >= 0 and self._whole == self._ran_so_far():
             self._whole = -1
@@ -572,6 +577,17 @@ class AsyncSandbox(AsyncReviewed):
         refuse_fork(self._owner)
         if self._channel is None:
             raise self._failure or HostError("use the sandbox", "it is not open", fix=("async with AsyncSandbox(...)",))
+        self._refuse_loop("use the sandbox")
+
+    def _refuse_loop(self, tried: str) -> None:
+        """Raise HostError in another event loop than that which opened it: what comes is read there, or never."""
+        try:
+            here = asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            here = False
+        if not here:
+            cause = "another event loop opened it, and what it says is read there"
+            raise HostError(tried, cause, fix=("one asyncio.run() around open, use and close", "Sandbox, for threads"))
 
     def _want_events(self) -> None:
         if not self._wants_events:
@@ -707,7 +723,7 @@ class AsyncSandbox(AsyncReviewed):
                     answer = await answer
         except asyncio.CancelledError:
             raise
-        except Exception as error:
+        except self.caught as error:
             self._report("on_ask", error)
         finally:
             self._questions.pop(number, None)
@@ -726,12 +742,12 @@ class AsyncSandbox(AsyncReviewed):
                 continue
             try:
                 callback(event)
-            except Exception as error:
+            except self.caught as error:
                 self._report("on_event", error)
         for reader in self._readers:
             reader.put(event)
 
-    def _report(self, what: str, error: Exception) -> None:
+    def _report(self, what: str, error: BaseException) -> None:
         assert self._loop is not None
         context = {"message": f"membrane: {what} raised {type(error).__name__}", "exception": error}
         self._loop.call_exception_handler(context)

@@ -22,14 +22,29 @@ if TYPE_CHECKING:
 
 def argv_of(argv: Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
     if isinstance(argv, str | bytes):
-        raise PolicyError("run a command", "it is a sequence of words", fix=("shell(...) runs a line",))
-    words = tuple(os.fspath(word) for word in argv)
-    if not words or not words[0]:
-        raise PolicyError("run a command", "there is none")
-    if any(not isinstance(word, str) or "\0" in word for word in words):
-        raise PolicyError("run a command", "a word is not a string, or has a NUL byte")
+        cause = f"a command is a sequence of words, not the text {argv!r}"
+        raise PolicyError("run a command", cause, fix=("shell(...) runs a line",))
+    words = tuple(_word(word) for word in argv)
+    if not words:
+        raise PolicyError("run a command", "a command without a word names no program")
+    if not words[0]:
+        raise PolicyError("run a command", "the name of the program is empty")
     refuse_surrogates("run a command", words)
     return words
+
+
+def _word(word: object) -> str:
+    """One word of a command.
+
+    Raises:
+        PolicyError: it is no text or path, or has a NUL byte, which no argument of a program can hold.
+    """
+    text = os.fspath(word) if isinstance(word, os.PathLike) else word
+    if not isinstance(text, str):
+        raise PolicyError("run a command", f"{text!r} is no word of a command", fix=("str, or a pathlib.Path",))
+    if "\0" in text:
+        raise PolicyError("run a command", f"{text!r} has a NUL byte, which no argument of a program can hold")
+    return text
 
 
 def refuse_surrogates(tried: str, texts: Iterable[str]) -> None:

@@ -617,7 +617,9 @@ class Supervisor(Boundary):
 
     def _await_syncs(self) -> None:
         """After the loop: read what the sources send, until nothing more is waited for."""
-        sources: dict[str, Gateway | Tracer] = {"network": self.gateway} if self.gateway.pid else {}
+        sources: dict[str, Gateway | Tracer] = {}
+        if self._gateway is not None and self._gateway.pid:  # none where it failed on the way there
+            sources["network"] = self._gateway
         if self._tracer is not None:
             sources["tracer"] = self._tracer
         while self._syncs:

@@ -131,6 +131,9 @@ class Sandbox:
         )
 
     def _begin_with(self, core: AsyncSandbox) -> None:
+        core.caught = (
+            BaseException  # its thread is no place to end the program from: who waits for it would wait for ever
+        )
         self._core = core
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -393,22 +396,25 @@ class Sandbox:
         future = self._queue(coroutine)
         if future is None:
             coroutine.close()
-            raise _not_open()
+            raise self._not_open()
         return future
 
     def _call(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         return _answer(self._queued(coroutine), timeout)
 
+    def _not_open(self) -> HostError:
+        if self._owner:
+            return HostError(
+                "use the sandbox", "it was closed", fix=("make another one: with Sandbox(...) as sandbox:",)
+            )
+        return HostError("use the sandbox", "it is not open", fix=("with Sandbox(...) as sandbox:",))
+
     def _tell(self, function: Any, *arguments: Any) -> None:
         refuse_fork(self._owner)
         with self._lock:
             if self._loop is None:
-                raise _not_open()
+                raise self._not_open()
             self._loop.call_soon_threadsafe(function, *arguments)
-
-
-def _not_open() -> HostError:
-    return HostError("use the sandbox", "it is not open", fix=("with Sandbox(...) as sandbox:",))
 
 
 def _answer(future: Future[T], timeout: float | None = None) -> T:

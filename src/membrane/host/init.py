@@ -527,8 +527,8 @@ def execute(argv: Sequence[str], environment: dict[str, str], exec_status: int) 
     """execve(2) with the PATH search and the exit statuses of a shell (POSIX XCU 2.8.2)."""
     name = argv[0]
     paths = [name] if "/" in name else [f"{d or '.'}/{name}" for d in environment.get("PATH", "").split(":")]
-    denied = False
-    for path in paths:
+    denied = interpreter = False
+    for path in paths if name else ():
         if path != paths[-1] and not os.path.lexists(path):
             continue  # as good as ENOENT, and without a question to the tracer
         try:
@@ -539,8 +539,15 @@ def execute(argv: Sequence[str], environment: dict[str, str], exec_status: int) 
             if error.errno not in (errno.ENOENT, errno.ENOTDIR):
                 denied = True
                 cause = error.strerror
-    shown = escape(name)
-    text = f"{shown}: {cause}" if denied else f"{shown}: {'no such file' if '/' in name else 'command not found'}"
+            elif os.path.isfile(path):
+                interpreter = True
+    shown = escape(name) or "''"
+    if denied:
+        text = f"{shown}: {cause}"
+    elif interpreter:  # of a script in its first line, of a program in its header (execve(2))
+        text = f"{shown}: it is there, and the interpreter that it names is not"
+    else:
+        text = f"{shown}: {'no such file' if '/' in name else 'command not found'}"
     os.write(2, f"membrane: {text}\n".encode())
     os.close(exec_status)
     os._exit(126 if denied else 127)

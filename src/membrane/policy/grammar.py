@@ -346,12 +346,28 @@ def parse_budget(upload: str = "", requests: str = "", rate: str = "") -> RuleBu
     return RuleBudget(size, count, number, period)
 
 
+LEAST_MEMORY = 1 << 20  # bytes: the dynamic linker and the C library need a quarter of it
+LEAST_FILES = 16  # a shell keeps its own from 10 on
+
+
+def _parse_memory(text: str) -> int:
+    if 0 < (size := parse_size(text)) < LEAST_MEMORY:
+        raise Malformed(f"no program starts with {text!r}; at least 1M, or 0 for no limit")
+    return size
+
+
+def _parse_files(text: str) -> int:
+    if 0 < (count := parse_count(text)) < LEAST_FILES:
+        raise Malformed(f"no program starts with {text} open files; at least {LEAST_FILES}, or 0 for no limit")
+    return count
+
+
 LIMITS = {
-    "memory": parse_size,
+    "memory": _parse_memory,
     "pids": parse_count,
     "cpu": parse_duration,
     "time": parse_duration,
-    "files": parse_count,
+    "files": _parse_files,
     "disk": parse_size,
     "upload": parse_size,
 }

@@ -19,7 +19,7 @@ What is printed is what ``policy.load`` reads; the tests ask ``decide`` about ev
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from .. import events as ev
@@ -27,7 +27,7 @@ from ..escaping import visible
 from ..policy.hosts import address_class, canonical_host, judged_forms, parse_address
 from ..policy.model import Malformed
 from ..policy.reasons import REASONS
-from .query import DENIED_RESULTS, MOST
+from .query import DENIED_RESULTS, MOST, WRITING
 from .recorded import Asked, Recorded, asked
 
 # Refusals that mean "no rule yet"; all others are a decision of a person or a floor.
@@ -91,6 +91,7 @@ class Learner:
 
     def __init__(self, home: str = "") -> None:
         self.runs = 0
+        self.incomplete = False  # set by who reads the records: some events are missing
         self._homes = (*_HOMES, f"{home.rstrip('/')}/") if home.strip("/") else _HOMES
         self._hosts: dict[str, _Destination] = {}
         self._paths: dict[str, list[Any]] = {}  # path: [how often, write, by]
@@ -225,7 +226,7 @@ class Learner:
         if self._workspace and (event.path + "/").startswith(self._workspace + "/"):
             self._leave_out("refused files of the workspace")
             return
-        self._personal(self._paths, by, event.path, 1, False)
+        self._personal(self._paths, by, event.path, 1, not WRITING.isdisjoint(event.flags))
 
     def _personal(self, table: dict[str, list[Any]], by: str, path: str, count: int, write: bool) -> None:
         if not path.startswith("/") or not path.isprintable() or "\\" in path or "/../" in path + "/":
@@ -245,8 +246,12 @@ class Learner:
 
     # ------------------------------------------------------------ writing
 
-    def yaml(self) -> str:
-        """The policy."""
+    def yaml(self, is_there: Callable[[str], bool] = lambda _path: True) -> str:
+        """The policy.
+
+        Args:
+            is_there: of a path that was asked for; a rule for one that is not would stop the next run.
+        """
         lines = [
             f"# Learned by membrane from {self.runs} run{'' if self.runs == 1 else 's'}. Read it before you use it."
         ]
@@ -255,23 +260,32 @@ class Learner:
         for where, found in sorted(self._private.items()):
             tried = f"{_often(found.refused)}{self._who(found)}"
             lines.append(f"# Not opened, as it is a private address: {quoted(where)} ({tried}).")
+        paths, sockets = ({path: row for path, row in table.items() if is_there(path)} for table in self._tables())
+        for path, row in sorted(pair for table in self._tables() for pair in table.items()):
+            if not is_there(path):
+                lines.append(f"# Not there, so that no rule can show it: {quoted(path)} ({_often(row[0])}).")
+        if self.incomplete:
+            lines.append("# The record is INCOMPLETE: what was tried and is not on it is not here either.")
         comments = len(lines)
         entries = []
         for host, found in sorted(self._hosts.items()):
             entries += self._entries(host, found)
         if entries:
             lines += ["allow:", *entries]
-        if self._sockets:
+        if sockets:
             lines.append("unix_sockets:")
-            lines += [f"  - {quoted(path)} # {_often(row[0])}" for path, row in sorted(self._sockets.items())]
-        if self._paths:
+            lines += [f"  - {quoted(path)} # {_often(row[0])}" for path, row in sorted(sockets.items())]
+        if paths:
             lines.append("mounts:")
-            for path, row in sorted(self._paths.items()):
+            for path, row in sorted(paths.items()):
                 tried = "; it tried to write: mode: rw" if row[1] else ""
                 lines.append(f"  - {{path: {quoted(path)}, mode: ro}} # {_often(row[0])}{tried}")
         if len(lines) == comments:
-            lines.append("# Nothing was tried that needs a rule.\n{}")
+            lines.append(f"# Nothing {'on it' if self.incomplete else 'was tried that'} needs a rule.\n{{}}")
         return "\n".join(lines) + "\n"
+
+    def _tables(self) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
+        return self._paths, self._sockets
 
     @staticmethod
     def _who(found: _Destination) -> str:

@@ -17,7 +17,7 @@ import heapq
 import os
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ..clock import iso
@@ -49,8 +49,8 @@ class Entry(Value):
 class Verified(Value):
     """What ``verify`` found.  ``digest`` covers everything that was checked, to be kept elsewhere.
 
-    ``incomplete``: why events may be missing although every file is as it was written: a process that sees events never
-    said that it had reported them all.
+    ``incomplete``: what is missing although every file is as it was written: events that were lost or had to make room,
+    or those of a process that never said that it had reported them all.
     """
 
     segments: int
@@ -367,6 +367,7 @@ def verify(path: str) -> Verified:
     segments = removed = lost = 0
     closed = True
     digests = []
+    gone: list[str] = []
     sources = record.sources()
     problems += record.problems
     if not sources:
@@ -376,6 +377,7 @@ def verify(path: str) -> Verified:
         problems += wrong
         digests.append(f"{source} {last}\n")
         known: dict[str, dict[str, Any]] = {}
+        gone += _gone(source, entries)
         for entry in entries:
             if isinstance(entry.get("segment"), str):
                 known[entry["segment"]] = entry
@@ -401,21 +403,41 @@ def verify(path: str) -> Verified:
         if not ended and not record.running:
             problems.append(f"{source}.chain has no end: its writer was killed, or the end was cut off")
     whole = digest("".join(digests).encode())
-    incomplete = () if record.running else _unproven(record, sources, lost)
-    return Verified(segments, removed, lost, closed, record.running, tuple(problems), whole, incomplete)
+    if not record.running:
+        gone += _unproven(record, sources, lost, told=bool(gone))
+    return Verified(segments, removed, lost, closed, record.running, tuple(problems), whole, tuple(gone))
 
 
-def _unproven(record: Record, sources: dict[str, list[str]], lost: int) -> tuple[str, ...]:
+def _gone(source: str, entries: Iterable[dict[str, Any]]) -> list[str]:
+    """What a chain says is not in its segments any more, or never came there."""
+    counts: dict[str, int] = {}
+    for entry in entries:
+        if entry.get("closed") is True:
+            continue
+        if isinstance(entry.get("removed"), str):
+            cause, count = "removed to stay within trace.max_size", _number(entry.get("records"))
+        elif "lost" in entry:
+            cause, count = f"lost ({entry.get('cause', 'no cause is known')})", _number(entry["lost"])
+        else:
+            continue
+        counts[cause] = counts.get(cause, 0) + count
+    return [f"{source}: {count} events were {cause}" for cause, count in counts.items()]
+
+
+def _unproven(record: Record, sources: dict[str, list[str]], lost: int, *, told: bool) -> tuple[str, ...]:
     """Whose last word is missing, by what the session itself said first and last.
 
     Args:
         lost: events that are counted as lost; the last one of the session may be among them.
+        told: the chains have said what is lost; else the session's own sum is what is known of it.
     """
     started, ended = record.ends()
     watched = started.trace_source.replace(",", " ").split() if started is not None else []
     out = [f"{name}: it has no files" for name in watched if name != "network" and name not in sources]
     if ended is not None:
         out += ended.incomplete
+        if ended.lost and not told:
+            out.append(f"{ended.lost} events were lost")
     elif not lost:
         out.append("session: its last event is not the end of the session")
     return tuple(out)

@@ -10,6 +10,7 @@ workspace is looked up in the planned mounts, because the view, not a rule, deci
 from __future__ import annotations
 
 import os
+import re
 import stat
 
 from ..errors import PolicyError
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 
 PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443, "ssh": 22, "git": 9418, "ftp": 21, "postgres": 5432}
 PORTS |= {"postgresql": 5432, "redis": 6379, "mysql": 3306, "mongodb": 27017, "amqp": 5672, "ldap": 389, "ldaps": 636}
+
+
+# A repository as git and scp(1) write it for ssh: USER@HOST:PATH.
+_OVER_SSH = re.compile(r"[\w.-]+@([\w.-]+):(?![0-9]+$).+")
 
 
 class TargetError(PolicyError):
@@ -90,6 +95,9 @@ def _first_port(policy: Policy, host: str) -> int:
 def _host(policy: Policy, host: str, port: int, protocol: str) -> tuple[Access, Verdict]:
     """Ask about the name, then about the connection; ``port`` 0: it was not typed."""
     address = _ip(host)
+    if _is_own_loopback(host):
+        own = Connect("" if address else host, address, port or 443, "udp" if protocol == "udp" else "tcp")
+        return own, Allow(None, "the sandbox's own loopback")
     query = NameQuery(host)
     name = None if address else decide(policy, query)
     if not port and name is not None and not isinstance(name, Allow):
@@ -149,7 +157,9 @@ def _mounted(path: str, operation: str, policy: Policy, facts: HostFacts) -> Ver
             continue
         if isinstance(op, Overlay):  # what is written is in a layer: the caller's stays
             return Allow(MountRule(op.target, "rw" if op.layer else "ro", built_in), "in the view")
-        if isinstance(op, Mask) or not isinstance(op, Bind):
+        if isinstance(op, Mask):  # a rule that mounts it would not uncover it
+            return Deny(None, reasons.HIDDEN)
+        if not isinstance(op, Bind):
             break
         if op.source.rstrip("/") + path[len(op.target.rstrip("/")) :] != path:
             break  # another tree is shown at this place
@@ -257,6 +267,8 @@ def is_path(target: str, workspace: str) -> bool:
 
 def bound_by(access: Access, verdict: Verdict) -> tuple[str, ...]:
     """The mechanisms that make the answer true while a command runs."""
+    if isinstance(access, Connect | HttpRequest) and _is_own_loopback(access.host or getattr(access, "address", "")):
+        return ("own loopback, which leads to the sandbox's own servers only (this machine's are host.internal:PORT)",)
     if isinstance(access, HttpRequest) and isinstance(verdict, Allow) and not verdict.inspect and verdict.rule:
         return _bound_host(access.host, getattr(verdict.rule, "http", None) is not None)
     if isinstance(access, HttpRequest):
@@ -272,6 +284,12 @@ def bound_by(access: Access, verdict: Verdict) -> tuple[str, ...]:
     if isinstance(verdict, Deny):
         return ("read-only mount (live)", "re-mount on replacement")
     return ("mount namespace",)
+
+
+def _is_own_loopback(host: str) -> bool:
+    """Does a command that asks for it stay in the sandbox, where no rule is asked?  RFC 6761, RFC 1122, RFC 4291."""
+    name = host.rstrip(".").lower()
+    return name in ("localhost", "::1") or (bool(_ip(host)) and name.startswith("127."))
 
 
 def _bound_host(host: str, inspected: bool) -> tuple[str, ...]:
@@ -297,7 +315,10 @@ def check(target: str, method: str, policy: Policy, facts: HostFacts) -> Answer:
     from ..plan.mounts import as_found
 
     policy, _warnings = as_found(policy, facts)
-    target = target.removeprefix("unix:") if target.startswith("unix:/") else target
+    if not target:
+        raise _cannot(target, "names nothing", "membrane check HOST, HOST:PORT, URL or PATH")
+    is_socket = target.startswith("unix:/")
+    target = target.removeprefix("unix:") if is_socket else target
     operations = ("read", "write")
     if "://" in target:
         if method in operations:
@@ -318,13 +339,15 @@ def check(target: str, method: str, policy: Policy, facts: HostFacts) -> Answer:
         host = _ip(host) or host
         access, verdict = _host(policy, host, port, protocol)
         return Answer(target, access, verdict, bound_by(access, verdict))
+    if (place := _OVER_SSH.fullmatch(target)) and not os.path.lexists(os.path.join(facts.workspace, target)):
+        raise _cannot(target, "is a repository over ssh", f"membrane check {place[1]}:22")
     if method not in ("", *operations):
         raise _cannot(target, f"is a path; -X is read or write for it, not {method!r}")
     path = os.path.normpath(os.path.join(facts.workspace, os.path.expanduser(target)))
-    if _is_socket(path) and not path.startswith(facts.workspace.rstrip("/") + "/"):
-        socket = SocketAccess(path)
-        verdict = decide(policy, socket)
-        return Answer(target, socket, verdict, bound_by(socket, verdict))
+    if (is_socket or _is_socket(path)) and not path.startswith(facts.workspace.rstrip("/") + "/"):
+        asked = SocketAccess(path)
+        verdict = decide(policy, asked)
+        return Answer(target, asked, verdict, bound_by(asked, verdict))
     access, verdict = _path(target, method or "read", policy, facts)
     write = None
     if not method and isinstance(verdict, Allow):

@@ -392,4 +392,6 @@ class Stream:
 
     def _fail(self, why: str) -> None:
         self._failed = True
-        say(f"cannot write an event: {why}; further events are not written to {escape(self._path)}")
+        # The caller's descriptor has another number here (``ui.cli.events_place``).
+        place = "the descriptor of --events" if self._path.startswith("fd:") else escape(self._path)
+        say(f"cannot write an event: {why}; further events are not written to {place}")

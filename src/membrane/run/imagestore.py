@@ -30,7 +30,7 @@ import sys
 import time
 
 from ..changes import outside
-from ..errors import HostError
+from ..errors import HostError, PolicyError
 from ..escaping import escape
 from ..host import imagefiles
 from ..host.imagetree import BadImage
@@ -375,9 +375,8 @@ def remove(state: str, reference: str, say: Callable[[str], None] = quiet) -> No
         rows = [(name, kept_as(place, name)) for name in _names(f"{place}/names")]
         found = [name for name, kept in rows if kept is not None and kept.reference == reference]
         if not found:
-            raise HostError(
-                "remove the image", "there is none of that name", target=reference, fix=("membrane image ls",)
-            )
+            cause = f"there is no image {escape(reference)}"
+            raise PolicyError("remove the image", cause, fix=("membrane image ls",))
         for name in found:
             os.unlink(f"{place}/names/{name}")
         _collect(place)

@@ -17,7 +17,7 @@ import errno
 import os
 import stat
 
-from ..errors import HostError, PolicyError
+from ..errors import PolicyError
 from ..escaping import escape
 from ..plan.model import Copy, Mask, Seed
 from ..plan.mounts import INSIDE_LOGINS, LOGINS, inside, pins
@@ -79,8 +79,8 @@ def gather(
         places: where log-in files stand in the view (``logins.places``).
 
     Raises:
-        PolicyError: a credential cannot be replaced, or there is none and the rule says that there must be one.
-        HostError: a file is too large.
+        PolicyError: a credential cannot be replaced, or there is none and the rule says that there must be one; a file
+            cannot be read, or is too large.
     """
     out = Masked(roots)
     placeholders = _Placeholders(rows)
@@ -147,9 +147,11 @@ def _read(found: Found, path: str, rule: MaskRule) -> bytes | None:
     except PermissionError:
         return None
     except OSError as error:
-        raise HostError("mask a credential", error.strerror or "", target=path) from None
+        cause = f"{path} cannot be read: {error.strerror}"
+        raise PolicyError("mask a credential", cause, where=str(rule.origin), fix=("hide it",)) from None
     if len(data) > _LARGEST:
-        raise HostError("mask a credential", f"it is larger than {_LARGEST} bytes", target=path, fix=("hide it",))
+        cause = f"{path} is larger than {_LARGEST} bytes"
+        raise PolicyError("mask a credential", cause, where=str(rule.origin), fix=("hide it",))
     return data
 
 

@@ -41,6 +41,15 @@ def current() -> str:
         raise HostError(tried, error.strerror or "", fix=(fix,)) from None
 
 
+def beside(name: str) -> str:
+    """The directory whose runs ``name`` of a record counts: ``@last`` is the last one *here*.
+
+    Raises:
+        HostError: the name counts from here, and here is gone.
+    """
+    return current() if name.startswith("@") else here()
+
+
 def project_place(workspace: str) -> tuple[str, str]:
     """The directory whose project file counts for ``workspace``, and what to warn about.
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import sys
 
-from ..errors import HostError, PolicyError
+from ..errors import PolicyError
 from . import sources
 
 TYPE_CHECKING = False
@@ -36,8 +36,7 @@ def gather(policy: Policy, environ: Mapping[str, str], writable: Iterable[str]) 
         writable: trees of the host that a command can write, or could in an earlier run.
 
     Raises:
-        HostError: a value cannot be read.
-        PolicyError: a value cannot be used as one, or a command can write what it comes from.
+        PolicyError: a value cannot be read, or not be used as one, or a command can write what it comes from.
     """
     from ..gateway.http.credentials import placeholder_for
     from ..policy.grammar import secret_destinations
@@ -98,8 +97,7 @@ def _from_keyring(rule: SecretRule, service: str, user: str) -> bytes:
     """The password of ``user`` for ``service``.
 
     Raises:
-        PolicyError: the library, or a keyring that it can use, is not there: the rule cannot be bound here.
-        HostError: the keyring has no such entry, or refuses to show it.
+        PolicyError: the library, a keyring that it can use, or such an entry is not there, or it is not shown.
     """
     instead = "name another source: env:NAME, file:PATH or {command: [PROGRAM, ARGUMENT]}"
     tried, place = "use the secret", str(rule.origin)
@@ -144,5 +142,5 @@ def _output(rule: SecretRule, argv: list[str], program: sources.Program) -> byte
     return done.stdout[: sources.LARGEST].strip()
 
 
-def _failed(rule: SecretRule, cause: str, *fix: str) -> HostError:
-    return HostError("read the secret", cause, target=f"{rule.name} ({rule.origin})", fix=fix)
+def _failed(rule: SecretRule, cause: str, *fix: str) -> PolicyError:
+    return sources.unreadable(rule.name, str(rule.origin), cause, *fix)

@@ -8,7 +8,8 @@ of the caller, releases the command, and reports what was refused.
 Rules
 -----
 1. The exit status is the command's; 128+n for a signal; 124 when the time limit ended it; 125 when we failed.
-2. SIGINT, SIGTERM, SIGHUP and SIGQUIT are forwarded to the command's process group, then escalated.
+2. SIGINT, SIGTERM, SIGHUP and SIGQUIT are forwarded to the command's process group, then escalated; SIGUSR1 and
+   SIGUSR2 are passed on.
 """
 
 from __future__ import annotations
@@ -22,7 +23,19 @@ from ..backend import Broken, Ended, Exited, Failed, Refused, Stopped
 from ..errors import HostError, MembraneError
 from ..escaping import escape
 from ..events import AccessDenied
-from ..host.channel import SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGSTOP, SIGTERM, SIGTSTP, SIGWINCH
+from ..host.channel import (
+    SIGCONT,
+    SIGHUP,
+    SIGINT,
+    SIGKILL,
+    SIGQUIT,
+    SIGSTOP,
+    SIGTERM,
+    SIGTSTP,
+    SIGUSR1,
+    SIGUSR2,
+    SIGWINCH,
+)
 from ..host.ready import ready
 from ..host.writing import write_all
 from ..policy.model import CARRIERS
@@ -44,6 +57,7 @@ else:
     import _signal
 
 FORWARDED = (SIGINT, SIGTERM, SIGHUP, SIGQUIT)
+PASSED_ON = (SIGUSR1, SIGUSR2)  # mean what the command says that they mean; ours would be to die of them
 LAST_NEWS = 30.0  # seconds for pid 1 to end with the launcher, on a busy machine
 GRACE = 5.0  # seconds between a forwarded SIGTERM or SIGHUP and SIGKILL
 IMPATIENT = (3, 2.0)  # so many SIGINTs within so many seconds kill
@@ -193,7 +207,7 @@ class Session(Boundary):
 
     def _install_signals(self) -> int:
         read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        for number in (*FORWARDED, SIGWINCH, SIGTSTP, SIGCONT):
+        for number in (*FORWARDED, *PASSED_ON, SIGWINCH, SIGTSTP, SIGCONT):
             if number in (SIGHUP, SIGINT, SIGQUIT) and _signal.getsignal(number) == _signal.SIG_IGN:
                 continue  # nohup(1), or a background job of a shell without job control
             _signal.signal(number, lambda _number, _frame: None)
@@ -256,6 +270,8 @@ class Session(Boundary):
                     self._resume_terminal()
             elif number in FORWARDED:
                 self._ask_to_end(number)
+            elif number in PASSED_ON:
+                self._signal_command(number)
 
     def _ask_to_end(self, number: int) -> None:
         self.asked_to_end = number
@@ -280,7 +296,7 @@ class Session(Boundary):
             self._suspend()
             self.cell.command.resume()
         elif isinstance(news, Failed):
-            self.failure = ": ".join((str(news.errno), news.step, news.cause, news.target))
+            self.failure = HostError(news.step, news.cause, target=news.target).headline()
         elif isinstance(news, Ended) and self.wait_status is None:
             # What keeps it was killed (out of memory, or by a process outside), and everything else with it.
             self.wait_status = SIGKILL

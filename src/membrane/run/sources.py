@@ -23,7 +23,7 @@ import errno
 import os
 import stat
 
-from ..errors import HostError, PolicyError
+from ..errors import PolicyError
 from ..plan.mounts import inside
 
 TYPE_CHECKING = False
@@ -211,8 +211,7 @@ def read_value(path: str, trees: Trees, what: str, where: str) -> bytes:
         where: the place of its rule, for errors.
 
     Raises:
-        PolicyError: the command can write there, or chose where the path leads.
-        HostError: it cannot be read.
+        PolicyError: the command can write there, or chose where the path leads; it cannot be read.
     """
     found = Found(path, trees)
     try:
@@ -226,12 +225,18 @@ def read_value(path: str, trees: Trees, what: str, where: str) -> bytes:
         try:
             data = found.read(LARGEST)
         except OSError as error:
-            raise HostError("read the secret", f"{path}: {error.strerror}", target=f"{what} ({where})") from None
+            raise unreadable(what, where, f"{path}: {error.strerror}") from None
     finally:
         found.close()
     if len(data) > LARGEST:
-        raise HostError("read the secret", f"{path}: it is larger than {LARGEST} bytes", target=f"{what} ({where})")
+        raise unreadable(what, where, f"{path}: it is larger than {LARGEST} bytes")
     return data.strip()
+
+
+def unreadable(what: str, where: str, cause: str, *fix: str) -> PolicyError:
+    """The rule of a secret cannot be bound, because its value is not there; arguments as of ``read_value``."""
+    fix = fix or ("correct the place that the rule names, or take the rule out",)
+    return PolicyError("read the secret", f"cannot read the secret {what}: {cause}", where=where, fix=fix)
 
 
 def _chosen(found: Found, path: str, trees: Trees) -> str:
@@ -255,8 +260,7 @@ class Program:
         files: it and the files among its arguments; where they lead.
 
     Raises:
-        PolicyError: the command can write one of them.
-        HostError: there is no such program.
+        PolicyError: the command can write one of them, or there is no such program.
     """
 
     __slots__ = ("_trees", "_what", "_where", "environ", "files", "path")
@@ -300,7 +304,7 @@ class Program:
             if os.path.isfile(path) and os.access(path, os.X_OK):
                 return path
         cause = f"{name}: there is no such program in an entry of PATH that the command cannot write"
-        raise HostError("read the secret", cause, target=f"{self._what} ({self._where})")
+        raise unreadable(self._what, self._where, cause)
 
     def _refuse(self, cause: str) -> PolicyError:
         return PolicyError(
@@ -319,7 +323,7 @@ class Program:
                 first = found.read(255)
             except OSError as error:
                 cause = f"{path}: {error.strerror}"
-                raise HostError("read the secret", cause, target=f"{self._what} ({self._where})") from None
+                raise unreadable(self._what, self._where, cause) from None
             self.files.append(found.path)
         finally:
             found.close()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 
-from ..errors import HostError
+from ..errors import HostError, PolicyError
 from ..plan.model import File, Seed, Tmpfs
 from ..plan.mounts import NSS
 
@@ -32,7 +32,7 @@ def read_authorities(paths: Sequence[str]) -> bytes:
     """The certificates of the files, PEM, one after the other.
 
     Raises:
-        HostError: a file cannot be read, or holds no certificate in PEM.
+        PolicyError: a file cannot be read, or holds no certificate in PEM.
     """
     return b"".join(_read(path) for path in paths)
 
@@ -47,18 +47,23 @@ def _read(path: str, begin: bytes = _BEGIN) -> bytes:
         finally:
             os.close(fd)
     except OSError as error:
-        raise HostError("read the certificates of", error.strerror or "", target=path) from None
+        raise _unbound(path, error.strerror or "it cannot be read") from None
     if begin not in data or len(data) > _LARGEST:
         what = "certificate" if begin == _BEGIN else "key"
-        raise HostError("read the certificates of", f"it holds no {what} in PEM form", target=path)
+        raise _unbound(path, f"it holds no {what} in PEM form")
     return data if data.endswith(b"\n") else data + b"\n"
+
+
+def _unbound(path: str, why: str) -> PolicyError:
+    cause = f"cannot trust the certificates of {path}: {why}"
+    return PolicyError("trust an authority", cause, fix=("name a file in PEM form (extra_ca, --extra-ca)",))
 
 
 def read_authority(paths: Sequence[str]) -> tuple[bytes, bytes] | None:
     """Certificate and key, PEM, of the authority that the policy names; none: one is made for the session.
 
     Raises:
-        HostError: a file cannot be read; what is in them is looked at where they are used.
+        PolicyError: a file cannot be read; what is in them is looked at where they are used.
     """
     if not paths:
         return None
@@ -70,7 +75,7 @@ def operations(plan: SandboxPlan, authorities: bytes, certificate: bytes) -> lis
     """The files that put ``certificate`` and ``authorities`` beside what the system trusts.
 
     Raises:
-        HostError: the system's bundle cannot be read.
+        PolicyError: the system's bundle cannot be read.
     """
     source = plan.trust_source or "".join(plan.trust[1:2])
     system = _read(source) if source else b""

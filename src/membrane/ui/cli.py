@@ -12,6 +12,7 @@ Exit status: the command's own, 128+N for signal N, 2 usage, 78 policy, 125 memb
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 
@@ -120,9 +121,12 @@ def _reported(work: Callable[[], int], is_debug: Callable[[], bool]) -> int:
         return BROKEN_PIPE
     except OSError as error:
         _traceback(debug)
-        _silence_stdout()
         where = f": {error.filename}" if error.filename else ""
-        _say([*name_limit([f"the system refused: {error.strerror or error}{where}"]), *_more(debug)])
+        refused = f"the system refused: {error.strerror or error}{where}"
+        if not where and _is_of_stdout(error):
+            refused = f"cannot write to standard output: {error.strerror}; what was printed is not whole"
+        _silence_stdout()
+        _say([*name_limit([refused]), *_more(debug)])
         return EX_WRAPPER
     except Exception as error:
         _traceback(debug)
@@ -155,6 +159,17 @@ def _traceback(wanted: bool) -> None:
         import traceback
 
         traceback.print_exc()
+
+
+def _is_of_stdout(error: OSError) -> bool:
+    """Did writing to it fail?  Then a line more fails as well; what was larger than its buffer is in it no more."""
+    if sys.stdout is None or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
+        return False
+    try:
+        print(flush=True)
+    except OSError as again:
+        return again.errno == error.errno
+    return False
 
 
 def _silence_stdout() -> None:
@@ -333,7 +348,8 @@ def _stop(invocation: Invocation) -> int:
     return detached.stop(_state(), "".join(invocation.words))
 
 
-_ELSEWHERE = {"policy": "config show"}  # what is looked for under a name that no command has
+# What is looked for under a name that no command has.
+_ELSEWHERE = {"policy": "config show", "help": "--help", "version": "--version", "sessions": "ps", "status": "ps"}
 
 
 def _meant(command: tuple[str, ...]) -> str:

@@ -33,7 +33,7 @@ import struct
 import sys
 import termios
 
-from ..errors import HostError
+from ..errors import HostError, PolicyError
 from ..escaping import escape
 from ..host.private import make_private
 from ..host.ready import ready
@@ -432,7 +432,7 @@ def _client(state: str, name: str) -> tuple[str, socket.socket | None]:
     """The session ``name`` (or the id of one; empty: the only one), connected; None: it has ended.
 
     Raises:
-        UsageError: there is none, or more than one.
+        PolicyError: there is none, or more than one.
     """
     running = [*_listed(state, ".sock")]
     known = {*running, *_listed(state, ".end")}
@@ -440,7 +440,7 @@ def _client(state: str, name: str) -> tuple[str, socket.socket | None]:
         choice = running or sorted(known)
         if len(choice) != 1:
             cause = f"there are {len(choice)}: {', '.join(choice)}" if choice else "no detached session is running"
-            raise UsageError(
+            raise PolicyError(
                 "attach to a session", cause, fix=("membrane start NAME -- COMMAND",) if not choice else ()
             )
         name = choice[0]
@@ -448,7 +448,7 @@ def _client(state: str, name: str) -> tuple[str, socket.socket | None]:
         name = names(state).get(name, name)
     if name not in known:
         more = f"; there are: {', '.join(sorted(known))}" if known else ""
-        raise UsageError("attach to a session", f"no session {escape(name)} was started{more}", fix=("membrane ps",))
+        raise PolicyError("attach to a session", f"no session {escape(name)} was started{more}", fix=("membrane ps",))
     place = _place(state)
     try:
         return name, _connect(f"/proc/self/fd/{place}/{name}.sock")

@@ -13,9 +13,20 @@ from __future__ import annotations
 import os
 
 from ..changes import store
-from ..errors import HostError, InternalError
+from ..errors import HostError, InternalError, PolicyError
 from ..escaping import escape
-from ..host.channel import SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGSTOP, SIGTERM, SIGTSTP, SIGWINCH
+from ..host.channel import (
+    SIGCONT,
+    SIGHUP,
+    SIGINT,
+    SIGQUIT,
+    SIGSTOP,
+    SIGTERM,
+    SIGTSTP,
+    SIGUSR1,
+    SIGUSR2,
+    SIGWINCH,
+)
 from ..host.ready import ready
 from ..host.terminal import Relay
 from ..messages import Failure
@@ -31,7 +42,7 @@ if TYPE_CHECKING:
 else:
     import _signal
 
-FORWARDED = (SIGHUP, SIGINT, SIGQUIT, SIGTERM)
+FORWARDED = (SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGTERM)
 SHORTEST = 4  # characters of the beginning of an id
 
 
@@ -39,7 +50,8 @@ def main(named: str, command: Sequence[str], state: str) -> int:
     """Run ``command`` in the session that ``named`` means; the exit status.
 
     Raises:
-        ChangeSetError, HostError: there is no such session, or it cannot be joined.
+        PolicyError: there is no such session.
+        HostError: it cannot be joined.
     """
     found = find(named, state)
     door = registry.door_of(state, found.id)
@@ -63,7 +75,7 @@ def find(named: str, state: str) -> registry.SessionRecord:
 
     Raises:
         ChangeSetError: a change set has the name, and nothing runs on it.
-        HostError: none that runs is meant, or several are.
+        PolicyError: none that runs is meant, or several are.
     """
     alive = [each for each in registry.list_sessions(state) if each.alive]
     if named == "@last":
@@ -83,9 +95,9 @@ def find(named: str, state: str) -> registry.SessionRecord:
                 raise store.ChangeSetError("join the session", cause, fix=(f"membrane --review={named} -- COMMAND",))
     if len(found) > 1:
         known = ", ".join(each.id[:12] for each in found)
-        raise HostError("join the session", f"'{escape(named)}' means several: {known}", fix=("membrane ps",))
+        raise PolicyError("join the session", f"'{escape(named)}' means several: {known}", fix=("membrane ps",))
     if not found:
-        raise HostError("join the session", f"no session that runs is '{escape(named)}'", fix=("membrane ps",))
+        raise PolicyError("join the session", f"no session that runs is '{escape(named)}'", fix=("membrane ps",))
     return found[0]
 
 

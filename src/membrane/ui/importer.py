@@ -54,7 +54,11 @@ def convert_file(kind: str, path: str, environ: Mapping[str, str]) -> str:
         raise PolicyError("read the settings", "it is not UTF-8", where=path) from None
     if kind == "membrane":
         check(text, environ, path)  # a mistake has the line that it has there
-    out = {"srt": _srt, "claude": _claude, "codex": _codex, "membrane": _membrane, "cagent": _cagent}[kind](text, path)
+    read = {"srt": _srt, "claude": _claude, "codex": _codex, "membrane": _membrane, "cagent": _cagent}[kind]
+    try:
+        out = read(text, path)
+    except PolicyError as error:  # of ``srt``, whose own exit status for them is 1, as sandbox-runtime has it
+        raise PolicyError(error.tried, error.cause, where=error.where, fix=error.fix) from None
     check(out, environ)
     return out
 

@@ -17,8 +17,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from ..errors import HostError, PolicyError
-from ..record import joining, learn, reader
-from ..run.project import here
+from ..record import joining, learn, query, reader
+from ..run.project import beside, here
 from .options import UsageError
 from .trace import note
 
@@ -33,7 +33,7 @@ def from_records(invocation: Invocation, state: str) -> int:
     """Learn from sessions that were recorded; the exit status."""
     if invocation.has("observe"):
         raise UsageError("parse the command line", "--observe goes with a command, not with --from")
-    entries = [reader.find(state, name, here()) for name in (*invocation.given["from"], *invocation.words)]
+    entries = [reader.find(state, name, beside(name)) for name in (*invocation.given["from"], *invocation.words)]
     return _print(invocation, entries, 0, 1)
 
 
@@ -97,15 +97,17 @@ def _harmless(name: str) -> bool:
 
 def _print(invocation: Invocation, entries: list[reader.Entry], status: int, stdout: int) -> int:
     learner = learn.Learner(os.path.expanduser("~"))
-    problems = []
+    gaps = []
     for entry in entries:
-        record = reader.Record(entry.path)
+        record, summary = reader.Record(entry.path), query.Summary()
         learner.begin()
         for event in joining.joined(record.events()):
             learner.add(event)
-        problems += record.problems
-    note(problems)
-    text = learner.yaml()
+            summary.add(event)
+        gaps += summary.gaps(record.problems, record.running)
+    note(gaps)
+    learner.incomplete = bool(gaps)
+    text = learner.yaml(os.path.lexists)
     destination = invocation.last("output", "-")
     try:
         fd = stdout

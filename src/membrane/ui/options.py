@@ -546,11 +546,41 @@ def closest(word: str, known: Iterable[str]) -> str:
     return found[0] if found else ""
 
 
-# Options of the Go program of this name that have nothing to do here.
-_ELSEWHERE = {"--no-update": "nothing here updates itself", "--trace": "every session is recorded"}
+# Options of the Go program of this name, and of ``docker run``, that have nothing to do here.
+_ELSEWHERE = {
+    "--no-update": "nothing here updates itself",
+    "--trace": "every session is recorded",
+    "--rm": "nothing of a run is left",
+    **dict.fromkeys(("-t", "--tty", "--interactive"), "on a terminal the command gets one of its own"),
+}
+# What is typed for them by who comes from ``docker run`` (docs/coming-from.md), and what is meant.
+_INSTEAD = {
+    **dict.fromkeys(("-v", "--volume"), "--mount SOURCE:TARGET, or SOURCE:TARGET:rw"),
+    **dict.fromkeys(("-e",), "--env NAME=VALUE"),
+    **dict.fromkeys(("-p", "--publish"), "--expose INSIDE:OUTSIDE"),
+    **dict.fromkeys(("-w", "--workdir"), "cd DIRECTORY   # the workspace is where you stand"),
+    **dict.fromkeys(("-d", "--detach", "--name"), "membrane start NAME -- COMMAND"),
+    **dict.fromkeys(("-m", "--memory", "--cpus", "--pids-limit"), "--limit memory=4G, --limit pids=500"),
+    **dict.fromkeys(("--network", "--net"), "--no-presets, and -a HOST for what is to be open"),
+    **dict.fromkeys(("--gpus",), "--device gpu"),
+    **dict.fromkeys(("--add-host",), "--connect PORT   # inside: host.internal:PORT"),
+    **dict.fromkeys(
+        ("-u", "--user", "--privileged", "--cap-add"), "leave it out: the command is you, without capabilities"
+    ),
+    **dict.fromkeys(("--entrypoint",), "membrane -- COMMAND"),
+    **dict.fromkeys(("-V", "--v"), "membrane --version"),
+}
+# ``-i`` is another option there, which takes no value: what follows would hide files.
+_DOCKER_BUNDLES = frozenset({"-it", "-ti", "-id", "-di", "-itd", "-idt", "-tid", "-dit", "-td", "-dt"})
 
 
 def _unknown(typed: str, command: Command) -> UsageError:
+    if command.words == "command" and typed in _DOCKER_BUNDLES:
+        cause = f"{typed} is an option of docker run: on a terminal the command gets one of its own, so leave it out"
+        pattern = (f"-i={typed[2:]}   # to hide what is called {typed[2:]}",) if typed[1] == "i" else ()
+        return UsageError("parse the command line", cause, fix=("membrane -- COMMAND", *pattern))
+    if command.words == "command" and typed in _INSTEAD:
+        return UsageError("parse the command line", f"unknown option {typed}", fix=(_INSTEAD[typed], "membrane --help"))
     guess = closest(typed, [f"--{option.name}" for option in options_of(command)]) if len(typed) > 4 else ""
     elsewhere = [
         other.name
@@ -612,7 +642,7 @@ def parse(argv: list[str]) -> Invocation:
             continue
         name, equals, value = word.partition("=")
         option = long.get(name[2:]) if word[1] == "-" else short.get(word[1])
-        if option is None:
+        if option is None or (wraps and word in _DOCKER_BUNDLES):
             raise _unknown(name, command)
         if word[1] != "-":
             name = word[:2]

@@ -24,7 +24,7 @@ from ..changes.apply import Report
 from ..changes.model import is_asked
 from ..errors import Conflict, HostError, InternalError, PolicyError
 from ..escaping import escape
-from ..run.project import here
+from ..run.project import current, here
 from . import show
 
 TYPE_CHECKING = False
@@ -91,6 +91,7 @@ def _chosen(words: Sequence[str], state: str, here: str, *, undo: bool) -> tuple
         return own[-1].name, list(words)
     if words and store.valid_name(words[0]):
         return words[0], list(words[1:])  # ``store.take`` says that there is none
+    current()  # where it is gone, that is why
     raise store.ChangeSetError(
         "find the change set", f"there is no change set of {escape(here)}", fix=("membrane changes   # lists them",)
     )

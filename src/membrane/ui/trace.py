@@ -15,6 +15,7 @@ import json
 import os
 import re
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from .. import clock
@@ -25,12 +26,12 @@ from ..record import export, joining, query, reader
 from ..record.recorded import Recorded
 from ..record.summary import colour as may_colour
 from ..record.summary import shorten, size, tilde
-from ..run.project import here
+from ..run.project import beside
 from . import trace_text
 from .options import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import BinaryIO
 
     from .options import Invocation
@@ -61,7 +62,7 @@ def main(invocation: Invocation, state: str, home: str) -> int:
             raise UsageError("parse the command line", f"membrane trace list does not take {invocation.words[1]!r}")
         return _list(invocation, state, home)
     name = invocation.words[1] if len(invocation.words) > 1 else "@last"
-    entry = reader.find(state, name, here())
+    entry = reader.find(state, name, beside(name))
     return _ACTIONS[action](invocation, entry, home)
 
 
@@ -240,14 +241,24 @@ def _export(invocation: Invocation, entry: reader.Entry, _home: str) -> int:
     return 0
 
 
-def _destination(path: str) -> BinaryIO:
-    if path == "-":
-        return os.fdopen(os.dup(1), "wb")
+@contextmanager
+def _destination(path: str) -> Iterator[BinaryIO]:
+    """Where the output goes; "-": standard output.
+
+    Raises:
+        HostError: it cannot be opened, or not all of it be written.
+    """
+    place = "standard output" if path == "-" else escape(path)
     try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        with os.fdopen(os.dup(1) if path == "-" else os.open(path, flags, 0o600), "wb") as stream:
+            yield stream
+    except BrokenPipeError:
+        raise
     except OSError as error:
-        raise HostError("write", error.strerror or "", target=path) from None
-    return os.fdopen(fd, "wb")
+        if error.filename not in (None, path):  # of the record, which is read meanwhile
+            raise
+        raise HostError("write", error.strerror or "", target=place, fix=("-o FILE",)) from None
 
 
 def _watch(invocation: Invocation, entry: reader.Entry, home: str) -> int:

@@ -212,7 +212,7 @@ def summary_lines(data: dict[str, Any], home: str = "", colour: bool = False) ->
     complete = "complete" if data["complete"] else "INCOMPLETE" if data["gaps"] else "complete for what it can see"
     if colour and data["gaps"]:
         complete = f"{_RED}{complete}{_PLAIN}"
-    lines.append(f"record: {complete}")
+    lines.append(f"record: {complete}" + ("; numbers are of what is left" if data["gaps"] else ""))
     lines += [f"  {shorten(gap, 200)}" for gap in data["gaps"][:MOST_ROWS]]
     lines += [f"  not seen: {shorten(gap, 200)}" for gap in data["not_seen"]]
     if data["silent"]:
@@ -268,6 +268,6 @@ def verified_lines(entries: Iterable[tuple[str, Any]]) -> list[str]:
             + (f", {found.lost} events lost" if found.lost else "")
         )
         lines += [f"  {shorten(problem, 200)}" for problem in found.problems]
-        lines += [f"  events may be missing: {shorten(line, 200)}" for line in found.incomplete]
+        lines += [f"  missing: {shorten(line, 200)}" for line in found.incomplete]
         lines.append(f"  digest {found.digest}")
     return lines

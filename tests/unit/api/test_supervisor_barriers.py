@@ -60,6 +60,7 @@ class Asked(supervisor.Supervisor):
 
     def __init__(self) -> None:
         self.gateway, tracer = Source(), Source()
+        self._gateway = self.gateway
         self._tracer: Any = tracer
         self._main: Any = None
         self._syncs, self._sync_number, self._commands = {}, 0, {}

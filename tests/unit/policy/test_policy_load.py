@@ -506,6 +506,8 @@ def test_option_is_refused(options: dict[str, Any], cause: str) -> None:
         ("env: {set: {A: }}", "1:16", "empty"),
         ("limits: {memory: lots}", "1:18", "not a size"),
         ("limits: {pids: 1k}", "1:16", "not a count"),
+        ("limits: {memory: 1000K}", "1:18", "no program starts with '1000K'; at least 1M"),
+        ("limits: {files: 15}", "1:17", "no program starts with 15 open files; at least 16"),
         ("limits: {time: 1y}", "1:16", "not a duration"),
         ("secrets: [{name: a, from: x, to: [b]}]", "1:27", "expected env:NAME"),
         ("secrets: [{name: a, to: [b]}]", "1:11", 'no "from"'),

@@ -64,7 +64,7 @@ user_namespaces: allowed
 containers: nested
 system: persistent
 args: [--cpus=2, -l, "a=$$b"]
-limits: {memory: 1GB, pids: 3, cpu: 4, time: 1h, files: 5, disk: 6K, upload: 7}
+limits: {memory: 1GB, pids: 3, cpu: 4, time: 1h, files: 50, disk: 6K, upload: 7}
 home: ephemeral
 view: host
 hard_links: refuse

@@ -253,3 +253,36 @@ def test_text_from_inside_can_not_add_a_rule() -> None:
     assert len(policy.allow) == 3
     assert policy.unix_sockets == ()
     assert policy.mounts == ()
+
+
+def test_what_is_not_there_gets_no_rule_which_would_stop_the_next_run() -> None:
+    events = [
+        event("FileOpened", path="/opt/new", flags=["wronly", "creat"], result="EROFS"),
+        denied("socket not allowed", kind="SocketAccess", path="/run/gone.sock"),
+        denied("not in the view", kind="PathAccess", path="/opt/there", operation="read"),
+    ]
+    learner = Learner()
+    learner.begin()
+    for each in events:
+        learner.add(each)
+    text = learner.yaml(lambda path: path == "/opt/there")
+    policy = read(text)
+    assert [rule.path for rule in policy.mounts] == ["/opt/there"] and policy.unix_sockets == ()
+    assert '# Not there, so that no rule can show it: "/opt/new" (once).' in text
+    assert '# Not there, so that no rule can show it: "/run/gone.sock" (once).' in text
+    everything = learner.yaml()  # the control
+    assert [rule.path for rule in read(everything).mounts] == ["/opt/new", "/opt/there"]
+    assert '"/opt/new", mode: ro} # once; it tried to write: mode: rw' in everything
+
+
+def test_a_record_that_is_incomplete_is_not_said_to_need_no_rule() -> None:
+    learner = Learner()
+    learner.begin()
+    assert learner.yaml().splitlines()[1:] == ["# Nothing was tried that needs a rule.", "{}"]
+    learner.incomplete = True
+    assert learner.yaml().splitlines()[1:] == [
+        "# The record is INCOMPLETE: what was tried and is not on it is not here either.",
+        "# Nothing on it needs a rule.",
+        "{}",
+    ]
+    read(learner.yaml())

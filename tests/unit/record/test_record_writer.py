@@ -95,6 +95,8 @@ def test_the_limit_holds_and_the_beginning_and_the_end_survive(tmp_path: Path) -
     found = reader.verify(path)
     assert found.problems == ()
     assert found.removed >= len(losses) > 0  # those of before the chain was shortened are told together
+    gone = sum(event["count"] for event in losses)
+    assert found.incomplete[0] == f"session: {gone} events were removed to stay within trace.max_size"
 
 
 def test_when_the_chain_is_full_everything_further_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,6 +222,9 @@ def test_what_can_not_be_written_is_counted_and_the_rest_stays_readable(tmp_path
     assert problems == []
     assert reader.verify(path).problems == ()
     assert reader.verify(path).lost == 10
+    assert reader.verify(path).incomplete[0] == "session: 10 events were lost (File too large)", (
+        "as the summary says it"
+    )
 
 
 KILLED = """

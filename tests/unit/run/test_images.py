@@ -14,7 +14,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent.parent / "host"))
 from image_layout import ARCHITECTURE, archive, image, layer
 
-from membrane.errors import HostError
+from membrane.errors import HostError, PolicyError
 from membrane.host import unpack
 from membrane.host.imagefiles import read
 from membrane.host.imagetree import Tree
@@ -77,7 +77,7 @@ def test_what_a_run_uses_stays(tmp_path: Path) -> None:
     held.end()
     assert imagestore.prune(state) == 1
     assert kept_in(root, "layers") == kept_in(root, "records") == kept_in(root, "names") == []
-    with pytest.raises(HostError, match="none of that name"):
+    with pytest.raises(PolicyError, match="there is no image"):
         imagestore.remove(state, first)
 
 

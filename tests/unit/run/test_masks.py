@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from membrane.errors import HostError, PolicyError
+from membrane.errors import PolicyError
 from membrane.gateway.http.credentials import Destination, Secret, Vault
 from membrane.gateway.http.requests import Bound
 from membrane.gateway.http.spellings import Scrubber, Spellings
@@ -211,7 +211,7 @@ def test_what_is_no_file_or_too_large_stops_the_run(tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match="not a file"):
         gather([rule(tmp_path)])
     (tmp_path / "large").write_bytes(b"x" * (1 << 20) + b"x")
-    with pytest.raises(HostError, match="larger"):
+    with pytest.raises(PolicyError, match="larger"):
         gather([rule(tmp_path / "large")])
     (tmp_path / "link").symlink_to("large")
     os.mkfifo(tmp_path / "pipe")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from membrane.errors import HostError, PolicyError
+from membrane.errors import PolicyError
 from membrane.run import sources
 from membrane.run.sources import Found, Program, Trees, digest, read_value
 
@@ -91,10 +91,10 @@ def test_a_file_of_a_secret(place: Path) -> None:
     with pytest.raises(PolicyError, match="hard links"):
         read_value(f"{place}/safe/token", trees, "KEY", "here")
     os.mkfifo(place / "safe" / "fifo")
-    with pytest.raises(HostError, match="not a regular file"):  # and it does not wait
+    with pytest.raises(PolicyError, match="not a regular file"):  # and it does not wait
         read_value(f"{place}/safe/fifo", trees, "KEY", "here")
     (place / "safe" / "large").write_bytes(b"x" * (sources.LARGEST + 1))
-    with pytest.raises(HostError, match="larger than"):
+    with pytest.raises(PolicyError, match="larger than"):
         read_value(f"{place}/safe/large", trees, "KEY", "here")
 
 
@@ -116,7 +116,7 @@ def test_a_program_is_found_where_no_command_put_it(place: Path) -> None:
     assert made.path == str(safe) and made.files == [str(safe), f"{place}/safe/token"]
     path = f"{place}/safe:/usr/bin"
     assert made.environ == {"PATH": path, "HOME": "/root", "KEPT": f"{place}/safe"}
-    with pytest.raises(HostError, match="no such program in an entry of PATH"):
+    with pytest.raises(PolicyError, match="no such program in an entry of PATH"):
         Program(["tok"], trees, {"PATH": f"{place}/work"}, "KEY", "here")
 
 

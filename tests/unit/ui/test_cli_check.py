@@ -69,6 +69,42 @@ def ask(target: str, rules: Policy, work: Path, method: str = "") -> Answer:
 
 
 @pytest.mark.parametrize(
+    "target", ["localhost:80", "localhost", "127.0.0.1:80", "127.9.9.9", "[::1]:80", "::1", "http://localhost:8000/x"]
+)
+def test_the_loopback_inside_is_the_sandboxs_own(target: str, work: Path) -> None:
+    """No rule is asked about it; "refused", with a line that opens nothing, was the answer."""
+    found = ask(target, Policy(), work)
+    assert isinstance(found.verdict, Allow)
+    assert "host.internal:PORT" in found.bound_by[0]
+    for other in ("host.internal:80", "localhost.example:80", "128.0.0.1:80"):  # the control
+        assert isinstance(ask(other, Policy(), work).verdict, Deny)
+
+
+@pytest.mark.parametrize(
+    ("target", "cause", "advice"),
+    [
+        ("", "'' names nothing", "membrane check HOST"),
+        ("git@github.com:me/x.git", "is a repository over ssh", "membrane check github.com:22"),
+    ],
+)
+def test_what_is_no_target_is_told_what_to_ask(target: str, cause: str, advice: str, work: Path) -> None:
+    with pytest.raises(TargetError, match=cause) as refused:
+        ask(target, Policy(), work)
+    assert refused.value.fix[0].startswith(advice) and refused.value.exit_code == 2
+
+
+def test_a_socket_is_one_also_before_its_service_starts(work: Path) -> None:
+    found = ask("unix:/run/absent.sock", Policy(), work)
+    assert found.access == SocketAccess("/run/absent.sock")
+    assert isinstance(found.verdict, Deny) and found.verdict.hint == 'unix_sockets: ["/run/absent.sock"]'
+
+
+def test_no_rule_is_advised_that_would_uncover_nothing(work: Path) -> None:
+    found = ask("/etc/shadow", Policy(), work)
+    assert isinstance(found.verdict, Deny) and (found.verdict.reason, found.verdict.hint) == ("hidden", "")
+
+
+@pytest.mark.parametrize(
     ("target", "access", "verdict"),
     [
         ("pypi.org", Connect("pypi.org", "", 443), Allow),

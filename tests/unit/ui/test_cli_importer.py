@@ -218,3 +218,15 @@ def test_a_mistake_in_a_file_of_membrane_has_its_own_line(tmp_path: Path) -> Non
     path.write_text("hostnames: [a.example]\n")
     with pytest.raises(PolicyError, match="membrane config import cagent FILE"):
         importer.convert_file("membrane", str(path), {"HOME": HOME})
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"), [("srt", "{"), ("srt", "[]"), ("srt", "{}"), ("claude", "{"), ("codex", "=")]
+)
+def test_a_file_that_is_wrong_is_78_whatever_it_is_for(tmp_path: Path, kind: str, text: str) -> None:
+    """``srt`` itself ends with 1 for its settings, as sandbox-runtime does."""
+    file = tmp_path / "settings"
+    file.write_text(text)
+    with pytest.raises(PolicyError) as refused:
+        importer.convert_file(kind, str(file), {"HOME": HOME})
+    assert refused.value.exit_code == 78 and str(file) in refused.value.headline()

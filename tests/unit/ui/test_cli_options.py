@@ -117,6 +117,19 @@ def test_subcommand_line(argv: list[str], words: tuple[str, ...], given_: dict[s
         (["--launcher", "bwrap"], "unknown option --launcher"),
         (["--workspace=cow"], "unknown option --workspace; did you mean --trust-workspace?"),
         (["--no-update", "ls"], "unknown option --no-update; nothing here updates itself: leave it out"),
+        (
+            ["-it", "ubuntu", "bash"],
+            "-it is an option of docker run: on a terminal the command gets one of its own, so leave it out",
+        ),
+        (
+            ["start", "-itd", "x"],
+            "-itd is an option of docker run: on a terminal the command gets one of its own, so leave it out",
+        ),
+        (
+            ["-ti", "x"],
+            "-ti is an option of docker run: on a terminal the command gets one of its own, so leave it out",
+        ),
+        (["--rm", "-v", "a:b", "x"], "unknown option --rm; nothing of a run is left: leave it out"),
         (["start", "--trace"], "unknown option --trace; every session is recorded: leave it out"),
         (["--system", "--", "ls"], "option --system needs a value (read-only|writable|persistent)"),
         (["--home="], "option --home needs a value: --home=workspace|shared|ephemeral"),
@@ -257,3 +270,30 @@ def test_help_names_every_common_option_and_subcommand() -> None:
         assert (f"--{option.name}" in text) is not option.rare, option.name
     for command in COMMANDS[1:]:
         assert (f"\n  {command.name} " in text) is not command.rare, command.name
+
+
+@pytest.mark.parametrize(
+    ("typed", "advice"),
+    [
+        ("-v", "--mount SOURCE:TARGET"),
+        ("-e", "--env NAME=VALUE"),
+        ("-p", "--expose INSIDE:OUTSIDE"),
+        ("-d", "membrane start NAME -- COMMAND"),
+        ("--memory", "--limit memory=4G"),
+        ("--network", "--no-presets"),
+        ("-V", "membrane --version"),
+    ],
+)
+def test_an_option_of_docker_run_is_told_what_is_meant(typed: str, advice: str) -> None:
+    with pytest.raises(UsageError, match=f"unknown option {typed}$") as refused:
+        parse([typed, "x", "--", "true"])
+    assert refused.value.fix[0].startswith(advice)
+
+
+def test_a_pattern_that_looks_like_docker_can_be_written() -> None:
+    for words in (["-i=t", "x"], ["-i", "t", "x"], ["--ignore=t", "x"]):
+        assert parse(words).given["ignore"] == ("t",)
+    assert parse(["-itmp", "x"]).given["ignore"] == ("tmp",), "the control: a value may be attached"
+    with pytest.raises(UsageError) as refused:
+        parse(["-it", "x"])
+    assert refused.value.fix[1].startswith("-i=t ")

@@ -129,9 +129,13 @@ def test_the_last_record_is_that_of_the_workspace(
     for words in (["show"], ["show", "@last"], ["show", FIRST[:5]]):
         assert cli.main(["trace", *words, "--json"]) == 0
         assert {json.loads(line)["session"] for line in capfd.readouterr().out.splitlines()} == {FIRST}
-    place.rmdir()  # then all of them count
-    assert cli.main(["trace", "show", SECOND, "--json"]) == 0
+    place.rmdir()
+    assert cli.main(["trace", "show", SECOND, "--json"]) == 0  # a name of its own needs no place
     assert cli.main(["trace", "show", "nothing"]) == 78
+    capfd.readouterr()
+    for words in (["trace", "show"], ["trace", "verify", "@2"], ["learn", "--from", "@last"]):
+        assert cli.main(words) == 125
+        assert "cannot use the current directory as the workspace" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -191,6 +195,9 @@ def test_the_export_goes_to_a_file_or_stdout_and_what_cannot_be_written_is_said(
     assert file.read_text() == printed and file.stat().st_mode & 0o777 == 0o600
     assert cli.main(["trace", "report", FIRST, "--output", str(tmp_path / "none" / "x")]) == 125
     assert "cannot write" in capfd.readouterr().err
+    for words in (["export"], ["report"]):
+        assert cli.main(["trace", *words, FIRST, "--output", "/dev/full"]) == 125
+        assert "cannot write /dev/full: No space left on device\n  try: -o FILE\n" in capfd.readouterr().err
 
 
 def test_what_the_options_choose_and_what_is_missing(capfd: pytest.CaptureFixture[str]) -> None:

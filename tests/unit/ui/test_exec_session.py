@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from membrane.changes import store
-from membrane.errors import HostError
+from membrane.errors import HostError, PolicyError
 from membrane.run.registry import Run, SessionRecord
 from membrane.ui import exec as joining
 
@@ -46,7 +46,7 @@ def test_a_directory_means_its_workspace(state: str, tmp_path: Path, monkeypatch
     assert joining.find(f"{tmp_path}/link", state).id == FIRST
     monkeypatch.chdir(tmp_path / "one")
     assert joining.find(".", state).id == FIRST
-    with pytest.raises(HostError, match="means several"):
+    with pytest.raises(PolicyError, match="means several"):
         joining.find(f"{tmp_path}/two", state)
 
 
@@ -62,7 +62,7 @@ def test_a_directory_means_its_workspace(state: str, tmp_path: Path, monkeypatch
     ],
 )
 def test_what_means_none_or_several_is_refused(state: str, typed: str, cause: str) -> None:
-    with pytest.raises(HostError) as refused:
+    with pytest.raises(PolicyError) as refused:
         joining.find(typed, state)
     assert cause in refused.value.cause and refused.value.fix == ("membrane ps",)
 
@@ -82,7 +82,7 @@ def test_a_session_that_has_ended_is_none(state: str, tmp_path: Path) -> None:
             os._exit(0)
     os.waitpid(pid, 0)
     assert os.path.exists(f"{state}/run/{'dddd5555' * 2}")  # the control: its record is there
-    with pytest.raises(HostError, match="no session that runs"):
+    with pytest.raises(PolicyError, match="no session that runs"):
         joining.find("dddd", state)
     assert joining.find("@last", state).id == THIRD
 

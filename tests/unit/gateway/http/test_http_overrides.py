@@ -226,10 +226,10 @@ def test_too_many_fields_that_go_together_are_malformed() -> None:
     gate = Gate(Bound("a.test", 443, "https"), Decider(Policy(allow=(whole,))).decide)
     names = [b"x-original-url"] * 9 + [b"x-http-method"] * 9
     values = [b"/%d" % at for at in range(9)] + [b"M%d" % at for at in range(9)]
-    assert isinstance(gate.judge(b"POST", b"/", b"a.test", names[:11], values[:11], body=False), Admitted)
+    assert isinstance(gate.judge(b"POST", b"/", b"a.test", names[5:10], values[5:10], body=False), Admitted)
     found = gate.judge(b"POST", b"/", b"a.test", names, values, body=False)
     assert isinstance(found, Refused) and found.status == 400
-    hosts = [",".join(f"h{at}.test" for at in range(65)).encode()]
+    hosts = [",".join(f"h{at}.test" for at in range(17)).encode()]
     found = gate.judge(b"POST", b"/", b"a.test", [b"x-forwarded-host"], hosts, body=False)
     assert isinstance(found, Refused) and found.status == 400
 

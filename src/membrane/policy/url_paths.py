@@ -85,7 +85,7 @@ def canonical_path(raw: str, *, slashes: bool = False) -> str:
 def _decode_unreserved(raw: str, slashes: bool) -> str:
     head, *parts = raw.split("%")
     out = [head]
-    decoded = bytearray()  # the escapes that stay, decoded, to see whether they are UTF-8
+    decoded = bytearray(head.encode())  # the escapes that stay, decoded, to see whether they are UTF-8
     for part in parts:
         code = part[:2].upper()
         if len(code) != 2 or not _HEX.issuperset(code):
@@ -118,8 +118,9 @@ def _check_unicode(decoded: bytes) -> None:
     except UnicodeDecodeError:
         raise MalformedPath("its escapes are not UTF-8") from None
     # Character by character: neither a separator nor a dot comes of putting others together, and to put thousands of
-    # combining characters in order costs the square of their number.
-    folded = text if text.isascii() else "".join([unicodedata.normalize("NFKC", char) for char in text])
+    # combining characters in order costs the square of their number.  NFKC_Casefold leaves out what is not seen.
+    seen = [char for char in text if unicodedata.category(char) != "Cf"]
+    folded = "".join([unicodedata.normalize("NFKC", char) for char in seen])
     if any("\x80" <= char <= "\x9f" for char in text):
         raise MalformedPath(f"it contains {_CONTROL}")
     if folded.count("/") != text.count("/") or "\\" in folded:

@@ -85,6 +85,8 @@ def test_path_is_made_canonical(raw: str, path: str) -> None:
         ("/%ff", "UTF-8"),
         ("/a%ef%bc%8fb", "slash"),  # FULLWIDTH SOLIDUS
         ("/%ef%bc%8e%ef%bc%8e/x", "dot segment"),  # FULLWIDTH FULL STOP
+        ("/v1/.%C2%AD./x", "dot segment"),  # SOFT HYPHEN, ZERO WIDTH SPACE
+        ("/v1/..%E2%80%8B/x", "dot segment"),
         ("/v1/..%3Fx", "dot segment"),  # who takes the decoded path for a URL reads "/v1/.."
         ("/v1/..%23", "dot segment"),
         ("/v1/.%253f/x", "dot segment"),

@@ -76,6 +76,11 @@ class Opening:
         """It is no request, whatever follows."""
         return self._state == _DECIDED
 
+    @property
+    def begun(self) -> bool:
+        """So far it is the beginning of a line of request, and what the connection carries next would go on with it."""
+        return _METHOD < self._state < _DECIDED
+
     def look(self, data: bytes) -> int:
         """How many of the next bytes may go on: all, or those before the one that makes it a request."""
         at, size = 0, len(data)

@@ -484,6 +484,8 @@ class Http1(Core):
         return end
 
     def _body_done(self) -> None:
+        if self._body.opening is not None and self._body.opening.begun:
+            self._close_after = True  # the next request would go on with this line
         if self._state == _COLLECT:
             if self._exchange is not None:
                 self._exchange.up += self._body.size

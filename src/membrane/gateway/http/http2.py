@@ -312,7 +312,9 @@ class Http2(AnswerSide):
             skipped = min(self._unread[0], len(data))
             content = data[skipped : skipped + self._unread[1]]
             self._unread = self._unread[0] - skipped, self._unread[1] - len(content)
-            if stream.opening.look(content) < len(content):
+            good = stream.opening.look(content)
+            if good < len(content):
+                self._up.append(data[: skipped + good])
                 self._violated(stream, Deny(None, reasons.REQUEST_MALFORMED, BAD_CONTENT))
             if stream.opening.decided:
                 stream.opening = None

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     ]
 
 LONGEST_METHOD = 32
-MOST_READINGS = 64  # of one request: fields that are put together
+MOST_READINGS = 16  # of one request: fields that are put together; each is judged
 _METHOD = frozenset(b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _LETTERS = b"abcdefghijklmnopqrstuvwxyz"
 _DIGITS = b"0123456789"
@@ -186,9 +186,26 @@ def readings(
     if not asked:
         return ()
     found = dict.fromkeys([request])
-    for kind, name, value in sorted(asked, key=lambda each: _ORDER.index(each[0])):
-        before = [request] if kind in ("copied", "moved") else list(found)
-        found.update(dict.fromkeys([read for each in before for read in _read(each, kind, name, value)]))
+    known: set[tuple[str, str]] = set()
+    # The same one again says nothing new; a head has room for hundreds.
+    once = {(kind, value): name for kind, name, value in asked}
+    for (kind, value), name in sorted(once.items(), key=lambda each: _ORDER.index(each[0][0])):
+        if kind == "prefix":
+            more = [read for each in found for read in _prefixed(each, name, value)]
+        elif kind in ("copied", "moved"):
+            source = _source(request, value, name)
+            more = [source, source.replace(method="DELETE")] if kind == "moved" else [source]
+        else:
+            changes = dict.fromkeys(_changes(request, kind, name, value))
+            more = [
+                each.replace(**{member: text})
+                for member, text in changes
+                if (kind, text) not in known
+                for each in found
+                if kind != "destination" or each.method in ("COPY", "MOVE")
+            ]
+            known.update((kind, text) for _member, text in changes)
+        found.update(dict.fromkeys(more))
         if len(found) > MOST_READINGS:
             raise BadOverride(name)
     del found[request]
@@ -199,22 +216,23 @@ def readings(
 _ORDER: tuple[Kind, ...] = ("method", "path", "destination", "prefix", "host", "forwarded", "copied", "moved")
 
 
-def _read(request: HttpRequest, kind: Kind, name: bytes, value: bytes) -> list[HttpRequest]:
+def _changes(request: HttpRequest, kind: Kind, name: bytes, value: bytes) -> list[tuple[str, str]]:
+    """Which members of the request a field may be read to change, and to what."""
     if kind == "method":
-        return [_with_method(request, value, name)]
-    if kind == "path":
-        return [request.replace(path=_path(request, value, name))]
-    if kind == "destination":
-        return [request.replace(path=_path(request, value, name))] if request.method in ("COPY", "MOVE") else []
+        return [("method", _method(value, name))]
+    if kind in ("path", "destination"):
+        return [("path", _path(request, value, name))]
     if kind == "host":
-        return [request.replace(host=_host(each, name)) for each in value.split(b",")]
-    if kind == "forwarded":
+        hosts = value.split(b",")
+    else:
         pairs = [part.partition(b"=") for each in value.split(b",") for part in each.split(b";")]
         hosts = [host.strip(b' \t"') for key, _, host in pairs if key.strip().lower() == b"host"]
-        return [request.replace(host=_host(each, name)) for each in hosts]
-    if kind in ("copied", "moved"):
-        source = _source(request, value, name)
-        return [source, source.replace(method="DELETE")] if kind == "moved" else [source]
+    if len(hosts) > MOST_READINGS:
+        raise BadOverride(name)
+    return [("host", _host(each, name)) for each in hosts]
+
+
+def _prefixed(request: HttpRequest, name: bytes, value: bytes) -> list[HttpRequest]:
     if value in (b"", b"/"):
         return []
     # A prefix is cut off by some, at the first place where it is, and put before the path by others.
@@ -284,11 +302,11 @@ def _path(request: HttpRequest, value: bytes, name: bytes, *, relative: bool = F
         raise BadOverride(name) from None
 
 
-def _with_method(request: HttpRequest, value: bytes, name: bytes) -> HttpRequest:
+def _method(value: bytes, name: bytes) -> str:
     method = value.strip().upper()
     if not 0 < len(method) <= LONGEST_METHOD or not _METHOD.issuperset(method):
         raise BadOverride(name)
-    return request.replace(method=method.decode("ascii"))
+    return method.decode("ascii")
 
 
 def _method_parameters(query: bytes) -> list[bytes]:

@@ -1,4 +1,7 @@
-"""Playbooks for HTTP/2: frames in, and the exact commands that come out."""
+"""Playbooks for HTTP/2: frames in, and the exact commands that come out.
+
+One file of over 800 lines: playbooks of one state machine, read one beside the other.
+"""
 
 from __future__ import annotations
 

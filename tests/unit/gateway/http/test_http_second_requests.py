@@ -20,7 +20,7 @@ from test_http2 import up as up2
 
 from membrane.gateway.http import frames as h2
 from membrane.gateway.http.bodies import Chunked, Opening, Sized
-from membrane.gateway.http.exchange import Seen, SendClient, SendUpstream
+from membrane.gateway.http.exchange import CloseClient, CloseUpstream, Seen, SendClient, SendUpstream
 from membrane.gateway.http.http1 import Http1
 from membrane.gateway.http.requests import BAD_CONTENT, Bound, Flaw, Gate
 from membrane.policy.decide import Decider
@@ -78,7 +78,7 @@ def server() -> Iterator[tuple[int, list[str]]]:
         served: list[str] = []
 
     with http.server.HTTPServer(("127.0.0.1", 0), Handler) as made:
-        thread = threading.Thread(target=made.serve_forever, daemon=True)
+        thread = threading.Thread(target=made.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         yield made.server_port, Handler.served
         made.shutdown()
@@ -158,6 +158,23 @@ def test_other_content_goes_on(content: bytes, chunked: bool) -> None:
         assert answer == b"" and sent == data
 
 
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("content", [b"DELETE /admin?", b"DELETE ", b"x /admin HTT"])
+def test_the_next_request_does_not_go_on_with_the_line(content: bytes, chunked: bool) -> None:
+    """Servers that take blanks for a part of the target would read "DELETE /admin?GET /v1/x HTTP/1.1"."""
+
+    def then(content: bytes) -> list[Any]:
+        one = core()
+        one.client_data(framed(content, chunked) + b"GET /v1/y HTTP/1.1\r\nHost: api.example.com\r\n\r\n")
+        return one.upstream_data(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+
+    commands = then(content)
+    assert commands[-2:] == [CloseUpstream(), CloseClient()]
+    assert not any(isinstance(each, SendUpstream) for each in commands)
+    for other in (b"DELETE", b"DELETE /admin\n", b"{}"):
+        assert any(isinstance(each, SendUpstream) for each in then(other)), other
+
+
 @given(
     st.binary(max_size=40)
     | st.from_regex(rb"[ \r\n]{0,2}(GET|x)[ \r\n]{0,2}/?a?[ \r\n]{0,2}(HTTP/1.1|x)?", fullmatch=True)
@@ -205,7 +222,20 @@ def test_nor_behind_a_front_end_that_speaks_http_2(payloads: list[tuple[int, byt
     """The server behind it may be such a one."""
     sent, events, code = h2_request(*payloads)
     assert code == h2.PROTOCOL_ERROR and events[-1][-1] == "request malformed"
-    assert b"HTTP/1" not in sent[-60:] and b"/admin HTTP" not in sent
+    assert b"HTTP/" not in sent and b"GET /" not in sent
+
+
+def test_over_http_2_it_does_not_matter_how_it_is_cut() -> None:
+    data = h2.frame(h2.DATA, h2.PADDED, 1, padded(SECOND[:4])) + h2.frame(h2.DATA, 0, 1, SECOND[4:])
+    found = set()
+    for size in (1, 3, len(data)):
+        one, client = connection2()
+        sent = up2(one.client_data(client.request(1, method=b"POST", end=False)))
+        for at in range(0, len(data), size):
+            sent += up2(one.client_data(data[at : at + size]))
+        assert one.closed
+        found.add(sent)
+    assert len(found) == 1
 
 
 def test_other_content_goes_on_over_http_2() -> None:

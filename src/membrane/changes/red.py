@@ -551,7 +551,7 @@ class Judge:
     def _is_sample(self, path: str) -> bool:
         """git's own sample hooks are executable, and git runs none with such a name."""
         parts = fold_path(path)
-        return len(parts) == 3 and parts[0] in GIT_NAMES and parts[1] == "hooks" and path.endswith(".sample")
+        return len(parts) >= 3 and parts[-3] in GIT_NAMES and parts[-2] == "hooks" and path.endswith(".sample")
 
     def _link(self, path: str, target: str) -> str:
         """Why a link is red: by where it leads in the copy, and on the host, of which some may stay as it is."""

@@ -66,6 +66,7 @@ MOST_UNMADE = 16  # components of a pointer's target that need not be there yet
 REDIRECT = "git " + NEVER["commondir"]
 _STATES = ("rebase-merge", "rebase-apply", "sequencer")
 _STATE_NAMES = frozenset(fold(name) for place in ("git", *_STATES) for name in checked(place))
+_BY_CONTENT = frozenset({".gitmodules", ".jj/repo/store/git_target"})  # rows of tools that can be benign
 _TREE_PARTS = tuple((row.name.lower().split("/"), row) for row in TREE_ROWS)
 # What git obeys in a repository that is one by its layout.
 _OBEYED = (
@@ -291,13 +292,13 @@ def tree_row(path: str) -> Protected | None:
             and fits(names[-1], parts[-1])
             and names[:-1] == parts[len(parts) - len(names) : -1]
         ):
-            return row if row.name != ".gitmodules" else None
+            return row if row.name not in _BY_CONTENT else None
     return None
 
 
 def fold_path(path: str) -> list[str]:
-    """The folded names of the last three components."""
-    return [fold(part) for part in path.rsplit("/", 3)[-3:]]
+    """The folded names of the last four components."""
+    return [fold(part) for part in path.rsplit("/", 4)[-4:]]
 
 
 def reason(path: str) -> str:
@@ -561,6 +562,11 @@ def _is_looked_at(root_fd: int, place: str) -> bool:
     return kind in (GIT_MODULES, *GIT_DIRECTORIES) or (not context & NAMED and kind in (TREE, PACKAGE))
 
 
+def _judge_git_target(root_fd: int, path: str, text: str) -> str:
+    """The ``.git`` beside ``.jj``, which is no link; ``git``, in jj's own store, can be one that leads anywhere."""
+    return "" if text == "../../../.git" else "jj would run git on a repository elsewhere"
+
+
 def _judge_attributes(root_fd: int, path: str, text: str) -> str:
     return "" if not text.strip() else "it puts files under filter, diff and merge programs"
 
@@ -574,6 +580,7 @@ _VALIDATORS: dict[str, Callable[[int, str, str], str]] = {
     "index": lambda _root_fd, _path, _text: "",  # ``gitindex.index``: bytes
     "merge_rr": lambda _root_fd, _path, _text: "",  # ``_judge_rerere``
     ".gitmodules": _judge_modules,
+    "git_target": _judge_git_target,
     "commondir": _judge_commondir,
     "gitdir": _judge_backlink,
     "attributes": _judge_attributes,

@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 Data only.  A row says which name, which program obeys it, what that does, and where this is written: the page of its
 manual, or the file of its source.  ``docs/protected-names.md`` is this table as text, and a test compares the two.  A
-name has up to three components, with at most one ``*`` in the last; it counts in every directory of the tree, but
+name has up to four components, with at most one ``*`` in the last; it counts in every directory of the tree, but
 for what package managers unpack (``protect.PACKAGES``).
 
 What is in a git directory has another table, of what is *good* (``gitdir``): git says what it writes, and a list of
@@ -110,6 +110,12 @@ TREE_ROWS = (
         "docs.jj-vcs.dev/latest/config",
         ".jj/repo/config.toml",
         ".jj/workspace-config.toml",
+    ),
+    *_rows(
+        "Jujutsu",
+        "runs git on the repository that it names, with the programs of its configuration",
+        "jj-vcs/jj, lib/src/git_backend.rs",
+        ".jj/repo/store/git_target",
     ),
     *_rows(
         "Sapling", "runs hooks, aliases and extensions named in it", "sapling-scm.com, sl help config", ".sl/config"

@@ -332,10 +332,18 @@ attempt("link", lambda: os.symlink("../../elsewhere", "a/.jj/repo"))
 open("pointer", "w").write("../../elsewhere")
 attempt("rename", lambda: os.rename("pointer", "a/.jj/repo"))
 attempt("directory", lambda: os.mkdir("a/.jj/repo"))
-attempt("below", write("a/.jj/repo/store", "x"))
+attempt("below", write("a/.jj/repo/other", "x"))
 """
     refused = dict.fromkeys(("file", "link", "rename"), "EACCES")
     assert box.attack(script) == {**refused, "directory": "ok", "below": "ok"}
+
+
+@pytest.mark.parametrize(
+    ("content", "stays"), [("../../../.git", True), ("/home/x/evil", False), ("../../../evil", False), ("git", False)]
+)
+def test_F31_jj_runs_git_on_no_repository_of_the_commands_choice(box: Box, content: str, stays: bool) -> None:
+    name = "a/.jj/repo/store/git_target"
+    assert plants(box, {name: content}) == ({name} if stays else set())
 
 
 @pytest.mark.guard_alone

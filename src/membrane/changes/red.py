@@ -36,7 +36,7 @@ from ..escaping import escape
 from ..plan.model import ScanHit
 from ..workspace import protect
 from ..workspace.gitdir import find
-from ..workspace.judge import LARGEST_INDEX, LONGEST_PATH, fold_path, reason, tree_row
+from ..workspace.judge import LARGEST_INDEX, LONGEST_PATH, OBJECTIONS, fold_path, reason, tree_row
 from ..workspace.programs import relative
 from ..workspace.protect import GIT_NAMES, KIND, NAMED, classify, fold, read_bounded, root_context, settled
 from .grafted import GIT, Grafted, below, is_others, place_of, pointed, seat_of
@@ -331,7 +331,6 @@ class Judge:
 
     def _checked(self, change: Change, key: str, above: str) -> str:
         from ..workspace import gitindex
-        from ..workspace.rustup import objection as toolchain
         from ..workspace.state import VALIDATORS
 
         if key == "index" or key.startswith("sharedindex."):
@@ -348,7 +347,7 @@ class Judge:
             return gitindex.rerere(text, self._rerere(change.path))
         row = tree_row(change.path)
         if row is not None and row.check:
-            return toolchain(text)
+            return OBJECTIONS[key](text)
         check = VALIDATORS.get((above, key)) or VALIDATORS.get(("", key))
         return reason(change.path) if check is None else check(text)
 
@@ -555,7 +554,7 @@ class Judge:
     def _is_sample(self, path: str) -> bool:
         """git's own sample hooks are executable, and git runs none with such a name."""
         parts = fold_path(path)
-        return len(parts) == 3 and parts[0] in GIT_NAMES and parts[1] == "hooks" and path.endswith(".sample")
+        return len(parts) >= 3 and parts[-3] in GIT_NAMES and parts[-2] == "hooks" and path.endswith(".sample")
 
     def _link(self, path: str, target: str) -> str:
         """Why a link is red: by where it leads in the copy, and on the host, of which some may stay as it is."""

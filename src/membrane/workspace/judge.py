@@ -258,6 +258,9 @@ def _validator(key: str, above: str) -> Callable[[int, str, str], str] | None:
     known = _VALIDATORS.get(key)
     if known is not None:
         return known
+    objection = OBJECTIONS.get(key)
+    if objection is not None:
+        return lambda _root_fd, _path, text: objection(text)
     if key.startswith("sharedindex."):
         return _VALIDATORS["index"]
     if key not in _STATE_NAMES:
@@ -293,8 +296,8 @@ def tree_row(path: str) -> Protected | None:
 
 
 def fold_path(path: str) -> list[str]:
-    """The folded names of the last three components."""
-    return [fold(part) for part in path.rsplit("/", 3)[-3:]]
+    """The folded names of the last four components."""
+    return [fold(part) for part in path.rsplit("/", 4)[-4:]]
 
 
 def reason(path: str) -> str:
@@ -558,15 +561,27 @@ def _is_looked_at(root_fd: int, place: str) -> bool:
     return kind in (GIT_MODULES, *GIT_DIRECTORIES) or (not context & NAMED and kind in (TREE, PACKAGE))
 
 
-def _judge_toolchain(root_fd: int, path: str, text: str) -> str:
+def _toolchain(text: str) -> str:
     from .rustup import objection
 
     return objection(text)
 
 
+def _git_target(text: str) -> str:
+    """The ``.git`` beside ``.jj``, which is no link; ``git``, in jj's own store, can be one that leads anywhere."""
+    return "" if text == "../../../.git" else "jj would run git on a repository elsewhere"
+
+
 def _judge_attributes(root_fd: int, path: str, text: str) -> str:
     return "" if not text.strip() else "it puts files under filter, diff and merge programs"
 
+
+# Of the rows of tools with a ``check``: why what is in the file is refused.
+OBJECTIONS: dict[str, Callable[[str], str]] = {
+    "git_target": _git_target,
+    "rust-toolchain": _toolchain,
+    "rust-toolchain.toml": _toolchain,
+}
 
 _VALIDATORS: dict[str, Callable[[int, str, str], str]] = {
     ".git": _judge_pointer,
@@ -580,8 +595,6 @@ _VALIDATORS: dict[str, Callable[[int, str, str], str]] = {
     "commondir": _judge_commondir,
     "gitdir": _judge_backlink,
     "attributes": _judge_attributes,
-    "rust-toolchain": _judge_toolchain,
-    "rust-toolchain.toml": _judge_toolchain,
 }
 
 

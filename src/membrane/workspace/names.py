@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 Data only.  A row says which name, which program obeys it, what that does, and where this is written: the page of its
 manual, or the file of its source.  ``docs/protected-names.md`` is this table as text, and a test compares the two.  A
-name has up to three components, with at most one ``*`` in the last; it counts in every directory of the tree, but
+name has up to four components, with at most one ``*`` in the last; it counts in every directory of the tree, but
 for what package managers unpack (``protect.PACKAGES``).  Of a row with ``check`` the content decides, at each change,
 and the file stays writable.
 
@@ -112,6 +112,13 @@ TREE_ROWS = (
         "docs.jj-vcs.dev/latest/config",
         ".jj/repo/config.toml",
         ".jj/workspace-config.toml",
+    ),
+    *_rows(
+        "Jujutsu",
+        "runs git on the repository that it names, with the programs of its configuration",
+        "jj-vcs/jj, lib/src/git_backend.rs",
+        ".jj/repo/store/git_target",
+        check="the .git beside it",
     ),
     *_rows(
         "Sapling", "runs hooks, aliases and extensions named in it", "sapling-scm.com, sl help config", ".sl/config"

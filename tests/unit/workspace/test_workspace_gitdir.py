@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from membrane.workspace import gitdir, protect, state
-from membrane.workspace.judge import tree_row
+from membrane.workspace.judge import OBJECTIONS, tree_row
 from membrane.workspace.names import TREE_ROWS
 from membrane.workspace.prevent import Prevention
 from membrane.workspace.protect import CHECKED, DATA, GIT, GIT_LINKED, NAMED, PROTECT, classify
@@ -27,9 +27,10 @@ def test_every_row_says_who_what_and_where_that_is_written() -> None:
     assert all(row.tool and row.does and row.source for row in TREE_ROWS)
     assert all(row.writer and row.source for row in gitdir.ROWS)
     assert all(bool(row.check) is (row.kind in ("checked", "held")) for row in gitdir.ROWS)
+    assert {row.name.rpartition("/")[2] for row in TREE_ROWS if row.check} == set(OBJECTIONS)
     names = [row.name.lower() for row in TREE_ROWS]
     assert len(names) == len(set(names)) >= 110
-    assert all(len(name.split("/")) <= 3 and name.count("*") <= 1 for name in names)
+    assert all(len(name.split("/")) <= 4 and name.count("*") <= 1 for name in names)
     assert all("*" not in name.rpartition("/")[0] for name in names)
 
 
@@ -38,7 +39,7 @@ def test_the_row_of_a_path_is_found(row: protect.Protected) -> None:
     name = row.name.replace("*", "x")
     for path in (name, f"a/b/{name}", f"a/{name.upper()}"):
         found = tree_row(path)
-        assert (found is None) is (name == ".gitmodules")
+        assert (found is None) is (name == ".gitmodules")  # judged by content
         assert found is None or found is row or row.name.endswith("/" + found.name)  # the name alone is one already
     assert tree_row(f"{name}.membrane-refused-0a1b") is None  # what the guard calls it is obeyed by nobody
 

@@ -118,7 +118,7 @@ def test_an_end_that_nobody_saw_is_shown_once(box: Box) -> None:
     started(box, "b", "echo the end; exit 3")
     done = box.run("attach", "b")
     assert (done.returncode, done.stdout.splitlines()[:1]) == (3, ["the end"]), done
-    assert box.run("attach", "b").returncode == 2
+    assert box.run("attach", "b").returncode == 78
     assert [*(box.state / "detached").iterdir()] == []
 
 
@@ -130,7 +130,7 @@ def test_stop_ends_it_and_waits(box: Box) -> None:
         terminal.expect("asked")
         assert terminal.wait() == 5
     assert "no session is running" in box.run("ps").stdout
-    assert box.run("stop", "s").returncode == 2
+    assert box.run("stop", "s").returncode == 78
 
 
 def test_a_policy_that_is_wrong_is_told_at_the_start(box: Box) -> None:

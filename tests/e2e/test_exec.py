@@ -90,11 +90,11 @@ def test_how_a_session_is_named(box: Box) -> None:
             assert ask(box, name, "echo", "a", "-n") == "a -n\n"
         for name, why in (("nosuch", "no session that runs is"), (session[:3], "no session that runs is")):
             done = box.run("exec", name, "true")
-            assert done.returncode == 125 and why in done.stderr, done
+            assert done.returncode == 78 and why in done.stderr, done
         with running(box):
             done = box.run("exec", ".", "true")
-            assert done.returncode == 125 and "means several" in done.stderr
-    assert box.run("exec", "@last", "true").returncode == 125
+            assert done.returncode == 78 and "means several" in done.stderr
+    assert box.run("exec", "@last", "true").returncode == 78
     done = box.run("exec")
     assert done.returncode == 2 and "needs a session" in done.stderr
 

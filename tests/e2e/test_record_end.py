@@ -109,7 +109,7 @@ def test_a_network_process_that_does_not_come_to_its_end_is_told(box: Box, soon_
     assert "record: INCOMPLETE" in box.run("trace", "summary").stdout
     verified = box.run("trace", "verify")
     assert verified.returncode == 1
-    assert "INCOMPLETE" in verified.stdout and "events may be missing: network: it did not end" in verified.stdout
+    assert "INCOMPLETE" in verified.stdout and "missing: network: it did not end" in verified.stdout
 
 
 def test_control_a_whole_end(box: Box) -> None:

@@ -697,6 +697,10 @@ def test_what_is_no_policy_and_no_command_is_named(make: Maker) -> None:
             for use in (sandbox.run, sandbox.popen, sandbox.wrap):
                 with pytest.raises(PolicyError, match=cause):
                     use(argv)  # type: ignore[operator]
+        for env in ({"A=B": "1"}, {"": "1"}, {"A": "a\0b"}):
+            for use in (sandbox.run, sandbox.popen, sandbox.wrap):
+                with pytest.raises(PolicyError, match="is no variable"):
+                    use(["true"], env=env)  # type: ignore[operator]
         assert sandbox.run([Path("/bin/echo"), "hi"]).stdout == "hi\n"
 
 

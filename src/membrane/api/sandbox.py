@@ -33,7 +33,7 @@ from . import wire
 from .model import Answer, Change, Deny, Event, Question, Result, Stats, denied_of, question_of
 from .policy import Policy
 from .reviewed import AsyncReviewed, named, whole
-from .spawning import argv_of, own_program, refuse_surrogates, spawn, umask
+from .spawning import argv_of, directory_of, own_program, spawn, umask, variables_of
 from .streams import Events, Pipes, close_all, pipe_stream, standard_streams
 
 if TYPE_CHECKING:
@@ -483,15 +483,7 @@ class AsyncSandbox(AsyncReviewed):
         self._check_open()
         assert self._loop is not None
         words = argv_of(argv)
-        variables = {str(name): str(value) for name, value in (env or {}).items()}
-        for name, value in variables.items():
-            if not name or "=" in name or "\0" in name + value:
-                raise PolicyError("pass a variable", f"{name!r} is no variable")
-            refuse_surrogates("pass a variable", (name, value))
-        directory = os.fspath(cwd) if cwd is not None else ""
-        if "\0" in directory:
-            raise PolicyError("enter a directory", f"{directory!r} has a NUL byte")
-        refuse_surrogates("enter a directory", (directory,))
+        variables, directory = variables_of(env), directory_of(cwd)
         self._number += 1
         self._ran += 1
         command = Command(self, self._loop, self._number, words)
@@ -530,11 +522,12 @@ class AsyncSandbox(AsyncReviewed):
         Raises:
             HostError: the socket for it cannot be made.
         """
+        given, variables, directory = argv_of(argv), variables_of(env), directory_of(cwd)
         self._wrapped = True
         listens: wire.Listens = await self._ask_supervisor(wire.Listen)
-        words = ["--env", *(f"{name}={value}" for name, value in (env or {}).items())] if env else []
-        place = ["--cwd", os.fspath(cwd)] if cwd is not None else []
-        return [*own_program("membrane.api.enter"), listens.path, *place, *words, "--", *argv_of(argv)]
+        words = ["--env", *(f"{name}={value}" for name, value in variables.items())] if variables else []
+        place = ["--cwd", directory] if directory else []
+        return [*own_program("membrane.api.enter"), listens.path, *place, *words, "--", *given]
 
     # ------------------------------------------------------------ the rest
 

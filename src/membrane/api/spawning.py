@@ -47,6 +47,33 @@ def _word(word: object) -> str:
     return text
 
 
+def variables_of(env: Mapping[str, str] | None) -> dict[str, str]:
+    """Variables of a command as text.
+
+    Raises:
+        PolicyError: none can have such a name or value.
+    """
+    variables = {str(name): str(value) for name, value in (env or {}).items()}
+    for name, value in variables.items():
+        if not name or "=" in name or "\0" in name + value:
+            raise PolicyError("pass a variable", f"{name!r} is no variable")
+        refuse_surrogates("pass a variable", (name, value))
+    return variables
+
+
+def directory_of(cwd: str | os.PathLike[str] | None) -> str:
+    """Where a command is to begin; empty: in the workspace.
+
+    Raises:
+        PolicyError: no directory can have such a name.
+    """
+    directory = os.fspath(cwd) if cwd is not None else ""
+    if "\0" in directory:
+        raise PolicyError("enter a directory", f"{directory!r} has a NUL byte")
+    refuse_surrogates("enter a directory", (directory,))
+    return directory
+
+
 def refuse_surrogates(tried: str, texts: Iterable[str]) -> None:
     """Raise PolicyError for text that has no bytes: a surrogate that does not stand for one (PEP 383)."""
     for text in texts:

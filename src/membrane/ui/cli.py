@@ -677,6 +677,11 @@ def _mcp(invocation: Invocation) -> int:
         return mcp.serve()
     for line in mcp.wrap(invocation.words[1]):
         print(line)
+    import shutil
+
+    if shutil.which("membrane") is None:
+        where = os.path.dirname(os.path.abspath(sys.argv[0]))
+        _note(f"warning: a client starts these servers by the name membrane, which is not in PATH; add {where} to it")
     return 0
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from membrane.errors import HostError, PolicyError
-from membrane.ui import mcp
+from membrane.ui import cli, mcp
 
 
 @pytest.mark.parametrize(
@@ -105,3 +105,18 @@ def test_what_a_record_holds_is_safe_to_show_and_bounded() -> None:
     text = json.dumps(shown)
     assert "\\u001b" not in text and "\\u0007" not in text
     assert len(shown["long"]) == 4096 + 3 and "..." in json.dumps(shown["deep"]) and shown["n"] == 1
+
+
+def test_a_client_that_would_not_find_us_is_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """After ``.venv/bin/membrane mcp wrap``, where nothing is activated: every server would fail to start."""
+    file = tmp_path / "servers.json"
+    file.write_text('{"mcpServers": {"a": {"command": "x"}}}')
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert cli.main(["mcp", "wrap", str(file)]) == 0
+    assert "by the name membrane, which is not in PATH; add " in capfd.readouterr().err
+    (tmp_path / "membrane").write_text("#!/bin/sh\n")
+    (tmp_path / "membrane").chmod(0o755)
+    assert cli.main(["mcp", "wrap", str(file)]) == 0
+    assert capfd.readouterr().err == ""

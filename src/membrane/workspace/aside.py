@@ -15,12 +15,11 @@ import stat
 
 from ..host.writing import write_all
 from .below import open_below
-from .gitdir import REFUSED
+from .gitdir import LONGEST_KEPT, REFUSED
 
 LARGEST_COPY = 16 << 20  # bytes that quarantine copies across file systems
 MOST_COPIED = 1_000  # names that quarantine copies across file systems
 DEEPEST_COPY = 64  # directory levels that quarantine copies across file systems
-LONGEST_KEPT = 200  # bytes of a name that it keeps when it is put aside (NAME_MAX is 255)
 
 
 def put_aside(root_fd: int, path: str) -> str:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from typing import Literal
 
 REFUSED = ".membrane-refused-"  # in the names of what the guard has put aside
+LONGEST_KEPT = 200  # bytes of a name that it keeps when it is put aside (NAME_MAX is 255)
 
 
 class Row(Value):

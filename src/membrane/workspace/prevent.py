@@ -31,11 +31,17 @@ import stat
 import time
 from itertools import islice
 
-from .aside import LONGEST_KEPT
 from .below import open_below, path_of, stat_below
 from .beside import REASON
-from .gitdir import REFUSED
-from .judge import is_probe_target, judge, judge_repository, judged_by_content, reason, tree_row
+from .gitdir import LONGEST_KEPT, REFUSED
+from .judge import (
+    is_probe_target,
+    judge,
+    judge_repository,
+    judged_by_content,
+    reason,
+    tree_row,
+)
 from .names import HOOK
 from .protect import (
     BY_LAYOUT,

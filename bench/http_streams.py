@@ -156,9 +156,9 @@ def memory(bench: Bench, inside: list[str], work: Path, place: str, down: str, u
             with contextlib.suppress(PermissionError):
                 Path(f"/proc/{pid}/clear_refs").write_text("5")
             run.say(command)
-            octets = Path(place, "octets").read_text().strip()
-            if octets != str(GIGABYTE):
-                sys.exit(f"bench: {octets or 'no'} bytes arrived: {command}")
+            arrived = Path(place, "bytes").read_text().strip()
+            if arrived != str(GIGABYTE):
+                sys.exit(f"bench: {arrived or 'no'} bytes arrived: {command}")
             grown = peak(pid) - before
             bench.add(f"1 GB {name} over HTTP/2, RSS before", [before], "MB", "", "")
             bench.add(f"1 GB {name} over HTTP/2, RSS at its peak", [before + grown], "MB", "", "<= before + 8")

@@ -247,9 +247,13 @@ import itertools
 for n in itertools.count():
     os.makedirs(f"y{n}/.git"); open(f"y{n}/.git/config", "w").write("[core]\\n\\tbare = false\\n" * 2000)
 """
-    done = box.run("python3", "-c", box_tools() + script, options=("--limit", "time=3s"))
-    late = done.returncode == 125 and "looking for protected names took longer than 10 s" in done.stderr
-    assert done.returncode == 124 or late, done
+    for seconds in (1, 10):  # where the start alone takes so long there is no flood
+        done = box.run("python3", "-c", box_tools() + script, options=("--limit", f"time={seconds}s"))
+        late = done.returncode == 125 and "looking for protected names took longer than 10 s" in done.stderr
+        assert done.returncode == 124 or late, done
+        if any(box.workspace.iterdir()):
+            return
+    pytest.fail("the flood did not begin")
 
 
 # ---------------------------------------------------------------- 3: where nothing can be moved to
@@ -402,8 +406,7 @@ time.sleep(0.3)
 say("there", os.path.exists("n/.git/config"))
 evil = b"[core]\\n\\tfsmonitor = x\\n"
 shared[: len(evil)] = evil
-began = time.monotonic()
-say("gone", wait_for(lambda: not os.path.exists("n/.git/config"))); say("soon", time.monotonic() - began < 10)
+say("gone", wait_for(lambda: not os.path.exists("n/.git/config")))
 say("others", len(os.listdir("b")))
 """
     )
@@ -411,7 +414,7 @@ say("others", len(os.listdir("b")))
     # On a very busy machine the last look at all of them is given up, which is said, and is no success.
     late = done.returncode == 125 and "looking for protected names took longer than 10 s" in done.stderr
     assert done.returncode == 0 or late, done
-    assert box._results(done.stdout) == {"there": True, "gone": "ok", "soon": True, "others": 2500}
+    assert box._results(done.stdout) == {"there": True, "gone": "ok", "others": 2500}
     assert late or box.moved() == {"n/.git/config"}
     assert not (box.workspace / "n/.git/config").exists()
 

@@ -206,20 +206,36 @@ def _used() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def _begin(box: Box, script: str, *options: str) -> tuple[subprocess.Popen[bytes], float]:
-    """A run whose flood has begun, and ``_used`` before it."""
+def _begin(box: Box, script: str, *options: str) -> tuple[subprocess.Popen[bytes] | None, float]:
+    """A run whose flood has begun, or None when it ended before; ``_used`` before it."""
     arguments = box.arguments((PYTHON, "-S", "-c", BEGIN + script), (*options, "--no-presets"))
     arguments = [each for each in arguments if each not in ("--events", str(box.events))]
     before = _used()
     run = subprocess.Popen(
         arguments, cwd=box.workspace, env=box.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
-    assert run.stdout is not None and run.stderr is not None
-    first = os.read(run.stdout.fileno(), 6)
-    if first != b"begun\n":
-        run.kill()
-        pytest.fail(f"the flood did not begin: {first!r} {run.stderr.read()!r}")
+    assert run.stdout is not None
+    if os.read(run.stdout.fileno(), 6) == b"begun\n":
+        return run, before
+    run.kill()
+    _, told = run.communicate()
+    print(told.decode(errors="replace"))  # shown where the test fails
+    return None, before
+
+
+def _unlimited(box: Box, script: str) -> tuple[subprocess.Popen[bytes], float]:
+    run, before = _begin(box, script)
+    assert run is not None, "the flood did not begin"
     return run, before
+
+
+def _limited(box: Box, script: str, *options: str) -> tuple[subprocess.Popen[bytes], float, float]:
+    """With a time limit, which is longer where the start alone takes so long; that limit is the last."""
+    for limit in (LIMIT, 5 * LIMIT):
+        run, before = _begin(box, script, *options, "--limit", f"time={limit:.0f}s")
+        if run is not None:
+            return run, before, limit
+    pytest.fail("the flood did not begin")
 
 
 def _seconds(run: subprocess.Popen[bytes], before: float) -> tuple[int, float, str]:
@@ -234,15 +250,15 @@ def _seconds(run: subprocess.Popen[bytes], before: float) -> tuple[int, float, s
 
 @pytest.mark.parametrize("flood", FLOODS)
 def test_a_run_ends_at_its_time_limit(flooded: Box, flood: str) -> None:
-    run, before = _begin(flooded, FLOODS[flood], "--limit", f"time={LIMIT:.0f}s")
+    run, before, limit = _limited(flooded, FLOODS[flood])
     status, seconds, told = _seconds(run, before)
     assert status == 124 or (status == 125 and any(end in told for end in OTHER_ENDS)), told
-    assert seconds < LIMIT * AT_ONCE + END + MARGIN, told
+    assert seconds < limit * AT_ONCE + END + MARGIN, told
 
 
 @pytest.mark.parametrize("flood", FLOODS)
 def test_a_run_ends_at_sigterm(flooded: Box, flood: str) -> None:
-    run, before = _begin(flooded, FLOODS[flood])
+    run, before = _unlimited(flooded, FLOODS[flood])
     try:
         run.wait(FLOODED)
     except subprocess.TimeoutExpired:
@@ -255,10 +271,10 @@ def test_a_run_ends_at_sigterm(flooded: Box, flood: str) -> None:
 @pytest.mark.parametrize("flood", FILES)
 def test_a_run_that_is_not_traced_ends_at_its_time_limit(flooded: Box, flood: str) -> None:
     """Without the tracer nothing is refused in advance, so the guard sees all of it."""
-    run, before = _begin(flooded, FLOODS[flood], "--no-trace", "--limit", f"time={LIMIT:.0f}s")
+    run, before, limit = _limited(flooded, FLOODS[flood], "--no-trace")
     status, seconds, told = _seconds(run, before)
     assert status == 124 or (status == 125 and any(end in told for end in OTHER_ENDS)), told
-    assert seconds < LIMIT * AT_ONCE + END + MARGIN, told
+    assert seconds < limit * AT_ONCE + END + MARGIN, told
 
 
 def test_masks_are_mounted_while_pointers_are_judged(flooded: Box, tmp_path: Path) -> None:
@@ -275,7 +291,7 @@ while True:
     except OSError:
         break
 """
-    run, before = _begin(flooded, script)
+    run, before = _unlimited(flooded, script)
     (flooded.workspace / ".env").write_text("late")  # from outside: the command may not make it
     status, seconds, told = _seconds(run, before)
     assert status == 0, told

@@ -28,7 +28,7 @@ def outcome(action):
     except OSError as error:
         return errno.errorcode.get(error.errno, str(error))
 def http(s):
-    s.settimeout(5)
+    s.settimeout(60)
     s.sendall(b"GET / HTTP/1.0\\r\\n\\r\\n")
     data = b""
     try:
@@ -58,7 +58,7 @@ class Service:
             except OSError:
                 return
             with client:
-                client.settimeout(5)
+                client.settimeout(60)
                 try:
                     client.recv(4096)
                     client.sendall(f"HTTP/1.0 200 OK\r\nContent-Length: {len(self.word)}\r\n\r\n{self.word}".encode())

@@ -48,7 +48,7 @@ class Rig:
 
     def connection(self) -> tuple[Kind, socket.socket]:
         ours, theirs = socket.socketpair()
-        theirs.settimeout(5)
+        theirs.settimeout(60)
         self.ends += (ours, theirs)
         return Kind(self.all, ours), theirs
 

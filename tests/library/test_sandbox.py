@@ -1,4 +1,7 @@
-"""``Sandbox`` and ``AsyncSandbox`` as programs use them: real namespaces, real sockets, as root and as a plain user."""
+"""``Sandbox`` and ``AsyncSandbox`` as programs use them: real namespaces, real sockets, as root and as a plain user.
+
+One file of over 800 lines: both faces of one library, each thing that a program does with it once.
+"""
 
 from __future__ import annotations
 

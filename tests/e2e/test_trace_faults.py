@@ -46,7 +46,7 @@ def test_a_full_disk_loses_events_and_not_the_run(box: Box) -> None:
     )
     done = box.outside("unshare", "--mount", "sh", "-c", script, timeout=PATIENCE)
     status, text, verified = done.stdout.splitlines()
-    assert (status, verified) == ("7", "0"), done
+    assert (status, verified) == ("7", "1"), done
     summary = json.loads(text)
     assert not summary["complete"]
     assert any("No space left on device" in gap for gap in summary["gaps"]), summary["gaps"]

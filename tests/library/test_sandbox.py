@@ -508,15 +508,20 @@ def test_a_callback_that_raises_changes_nothing(make: Maker, raised: BaseExcepti
 
 
 def test_a_callback_may_end_a_program_of_asyncio(make: Maker) -> None:
-    """There the loop is the program's own, and ``sys.exit()`` in it means what it always means."""
+    """There the loop is the program's own, and ``sys.exit()`` in it means what it always means; the sandbox closes."""
+    seen: list[Event] = []
+
+    def end(event: Event) -> None:
+        seen.append(event)
+        sys.exit(7)
 
     async def main() -> None:
-        async with make.asynchronous(on_event=lambda _event: sys.exit(7)) as sandbox:
+        async with make.asynchronous(on_event=end) as sandbox:
             await sandbox.run(["true"])
 
     with pytest.raises(SystemExit) as ended:
         asyncio.run(main())
-    assert ended.value.code == 7
+    assert ended.value.code == 7 and len(seen) == 1
 
 
 def test_the_record_is_kept_and_names_the_commands(make: Maker, tmp_path: Path) -> None:

@@ -207,6 +207,7 @@ class AsyncSandbox(AsyncReviewed):
         self._outbox: list[Message] = []
         self._readers: list[Events] = []
         self._wants_events = False
+        self._ending = False  # a callback has ended the program: none is called while the loop closes what is open
         self._tasks: set[asyncio.Task[None]] = set()
         self._questions: dict[int, asyncio.Task[None]] = {}
         self.left_behind: tuple[str, ...] = ()
@@ -731,12 +732,15 @@ class AsyncSandbox(AsyncReviewed):
         event = Event(str(data.get("event")), str(data.get("time", "")), str(data.get("source", "")), data)
         callbacks = [command.on_event for command in self._commands.values()] if self._commands else []
         for callback in (self._on_event, *callbacks):
-            if callback is None:
+            if callback is None or self._ending:
                 continue
             try:
                 callback(event)
             except self.caught as error:
                 self._report("on_event", error)
+            except BaseException:
+                self._ending = True
+                raise
         for reader in self._readers:
             reader.put(event)
 

@@ -57,6 +57,8 @@ MOST_UNMADE = 16  # components of a pointer's target that need not be there yet
 REDIRECT = "git " + NEVER["commondir"]
 _STATES = ("rebase-merge", "rebase-apply", "sequencer")
 _STATE_NAMES = frozenset(fold(name) for place in ("git", *_STATES) for name in checked(place))
+# Rows of tools whose new files can be benign; where they are there at the start they are read-only like any other.
+_BY_CONTENT = frozenset({".gitmodules", ".jj/repo/store/git_target"})
 _TREE_PARTS = tuple((row.name.lower().split("/"), row) for row in TREE_ROWS)
 # What git obeys in a repository that is one by its layout.
 _OBEYED = (
@@ -291,7 +293,7 @@ def tree_row(path: str) -> Protected | None:
             and fits(names[-1], parts[-1])
             and names[:-1] == parts[len(parts) - len(names) : -1]
         ):
-            return row if row.name != ".gitmodules" else None
+            return row if row.name not in _BY_CONTENT else None
     return None
 
 
@@ -567,7 +569,7 @@ def _toolchain(text: str) -> str:
     return objection(text)
 
 
-def _git_target(text: str) -> str:
+def _judge_git_target(root_fd: int, path: str, text: str) -> str:
     """The ``.git`` beside ``.jj``, which is no link; ``git``, in jj's own store, can be one that leads anywhere."""
     return "" if text == "../../../.git" else "jj would run git on a repository elsewhere"
 
@@ -578,7 +580,6 @@ def _judge_attributes(root_fd: int, path: str, text: str) -> str:
 
 # Of the rows of tools with a ``check``: why what is in the file is refused.
 OBJECTIONS: dict[str, Callable[[str], str]] = {
-    "git_target": _git_target,
     "rust-toolchain": _toolchain,
     "rust-toolchain.toml": _toolchain,
 }
@@ -592,6 +593,7 @@ _VALIDATORS: dict[str, Callable[[int, str, str], str]] = {
     "index": lambda _root_fd, _path, _text: "",  # ``gitindex.index``: bytes
     "merge_rr": lambda _root_fd, _path, _text: "",  # ``_judge_rerere``
     ".gitmodules": _judge_modules,
+    "git_target": _judge_git_target,
     "commondir": _judge_commondir,
     "gitdir": _judge_backlink,
     "attributes": _judge_attributes,

@@ -118,7 +118,6 @@ TREE_ROWS = (
         "runs git on the repository that it names, with the programs of its configuration",
         "jj-vcs/jj, lib/src/git_backend.rs",
         ".jj/repo/store/git_target",
-        check="the .git beside it",
     ),
     *_rows(
         "Sapling", "runs hooks, aliases and extensions named in it", "sapling-scm.com, sl help config", ".sl/config"

@@ -264,5 +264,5 @@ def test_a_current_directory_that_is_gone(
         "membrane: a starts from the current directory: No such file or directory\n"
         "  try: cd into a directory that exists\n"
     )
-    assert cli.main(["diff"]) == 78
-    assert "there is no change set of /\n" in capfd.readouterr().err
+    assert cli.main(["diff"]) == 125
+    assert "use the current directory as the workspace: No such file or directory\n" in capfd.readouterr().err

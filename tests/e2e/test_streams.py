@@ -127,7 +127,8 @@ def test_twenty_at_once(box: Box) -> None:
     "number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2]
 )
 def test_signals_reach_the_command(box: Box, number: signal.Signals) -> None:
-    process = start(box, f"{READY} exec sleep 1000")
+    # Not of bash, which ignores SIGQUIT until it has executed something else.
+    process = start(box, f"exec sh -c '{READY} exec sleep 1000'")
     process.send_signal(number)
     process.communicate(timeout=PATIENCE)
     assert process.returncode == 128 + number

@@ -637,6 +637,18 @@ def test_statuses_are_those_of_a_shell(world: World) -> None:
     assert world.membrane("/dev/null").returncode == 126
 
 
+def test_signals_are_as_outside(world: World) -> None:
+    """What the processes above it hold back or ignore is theirs: a child is ended by SIGTERM, yes(1) by SIGPIPE."""
+    script = (
+        "grep -E '^Sig(Blk|Ign):' /proc/self/status; sleep 1000 & kill $!; wait $!; echo $?; "
+        "set -o pipefail; yes | head -n 1; echo $?; sh -c 'kill -INT $$; echo survived'; echo $?"
+    )
+    outside = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    assert outside.stdout.split()[-4:] == ["143", "y", "141", "130"], outside
+    done = world.membrane("bash", "-c", script)
+    assert done.stdout == outside.stdout, done
+
+
 def test_the_receipt_says_what_is_weaker(world: World) -> None:
     events = world.path / "events"
     done = world.membrane("true", options=("--events", str(events)))

@@ -35,7 +35,7 @@ from ..policy.reasons import HIDDEN, READ_ONLY
 from . import landlock, pool, seccomp
 from . import messages as m
 from . import syscalls as sc
-from .channel import SIGCHLD, SIGCONT, SIGKILL, Step, run_child
+from .channel import SIGCHLD, SIGCONT, SIGKILL, Step, default_signals, run_child
 from .confine import give_up_privileges
 from .ending import below, end_all, is_out_of_reach, remove
 from .init import execute, set_limits
@@ -468,7 +468,7 @@ def _command(
     exec_status: int,
 ) -> None:
     sc.set_parent_death_signal(SIGKILL)
-    _signal.set_wakeup_fd(-1)
+    default_signals()
     os.setsid()
     if slave >= 0:
         import fcntl

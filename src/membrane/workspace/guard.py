@@ -285,14 +285,17 @@ class Guard(Holder, Watching):
                 self._put_aside(path)
             return
         there, row = os.path.lexists(self._prefix + path), tree_row(path)
-        # Where the content decides, one that no commit has may be put in the place of a commit's.
-        if self._tips and row is not None and not (row.check and not self._objection(path)):
+        # Where the content decides, one that no commit has may be put in the place of a commit's.  It is read once:
+        # what is written after that is told again, and a commit may have it.
+        why = self._objection(path) if row is None or row.check else ""
+        if self._tips and row is not None and (why or not row.check):
             like = self._is_as_committed(path)
             if like is None:
                 self._waiting[path] = None  # the rest of the work is done in the next turn
             if like is not False:
                 return
-        why = self._objection(path)
+        if row is not None and not row.check:
+            why = self._objection(path)
         if why is None:
             return
         if not why and self._ended and is_only_for_now(self._root_fd, path):

@@ -7,6 +7,7 @@ import itertools
 import mmap
 import os
 import select
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from membrane.plan.model import Mask, ReadOnly
 from membrane.policy.model import Origin, PathRule
 from membrane.workspace import aside, effort
 from membrane.workspace import guard as guard_module
+from membrane.workspace.commits import encoded, tips
 from membrane.workspace.guard import Guard
 from membrane.workspace.scan import scan
 
@@ -38,9 +40,9 @@ class World:
         self.events: list[Any] = []
         self.guard: Guard = None  # type: ignore[assignment]
 
-    def start(self) -> Guard:
+    def start(self, tips: bytes = b"") -> Guard:
         self.guard = Guard(
-            str(self.root), scan(str(self.root), RULES), shown="", store=str(self.store),
+            str(self.root), scan(str(self.root), RULES), shown="", store=str(self.store), tips=tips,
             mask=self.masked.extend, report=self.events.append,
         )  # fmt: skip
         self.guard.look()
@@ -297,3 +299,34 @@ def test_state_that_was_there_at_the_start_is_the_callers_until_it_is_written(wo
     world.serve(lambda: not options.exists())  # nothing was written yet, and nobody would be told
     mapping.close()
     assert todo.exists() and world.refused() == [".git/rebase-merge/strategy", ".git/rebase-merge/strategy_opts"]
+
+
+def test_what_git_writes_between_two_looks_is_compared_with_the_commits(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It makes the file and writes into it a moment later, so the guard may find it empty, which is benign."""
+    own, other = '[toolchain]\npath = "mine"\n', '[toolchain]\npath = "other"\n'
+    chosen = world.root / "rust-toolchain.toml"
+    chosen.write_text(own)
+    identity = ("-c", "user.name=u", "-c", "user.email=u@x.test", "-c", "init.defaultBranch=main")
+    for words in (("init", "-q"), ("add", chosen.name), ("commit", "-qm", "1")):
+        subprocess.run(["git", *identity, *words], cwd=world.root, check=True)
+    chosen.unlink()
+    guard = world.start(encoded(tips(str(world.root))[0]))
+    seen, judged = [own], guard_module.judge
+
+    def slow(root_fd: int, path: str, **more: Any) -> str:
+        said = judged(root_fd, path, **more)
+        if path == chosen.name and seen:
+            chosen.write_text(seen.pop())
+        return said
+
+    monkeypatch.setattr(guard_module, "judge", slow)
+    chosen.touch()
+    world.serve(lambda: not seen)
+    assert chosen.read_text() == own
+    monkeypatch.setattr(guard_module, "judge", judged)
+    chosen.write_text(other)  # the control: what no commit has goes
+    world.serve(lambda: not chosen.exists())
+    guard.finish()
+    assert world.refused() == [chosen.name]

@@ -478,14 +478,35 @@ def write_config(home: str) -> bool:
         temporary = _temporary(path)
         _write_new(temporary, template().encode())
         try:
-            os.link(temporary, path)
-        finally:
+            _name_new(temporary, path)
+        except OSError:
             os.unlink(temporary)
+            raise
     except FileExistsError:
         return False
     except OSError as error:
         raise HostError("write the first configuration", _name(error), target=path, fix=_HOME_FIX) from None
     return True
+
+
+def _name_new(temporary: str, path: str) -> None:
+    """Give a file its name, which nothing may have yet, by rename: by link(2) it would have two for a moment, or for
+    good where we are killed, and a file of two names is refused by the runs beside us.
+
+    Raises:
+        OSError: EEXIST, or it cannot be made.
+    """
+    if sys.platform == "linux":
+        from ..host.syscalls import AT_FDCWD, rename_new
+
+        try:
+            rename_new(AT_FDCWD, temporary, AT_FDCWD, path)
+            return
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # a file system that knows no RENAME_NOREPLACE (rename(2))
+                raise
+    os.link(temporary, path)
+    os.unlink(temporary)
 
 
 def _temporary(path: str) -> str:

@@ -88,6 +88,23 @@ def test_first_run_writes_the_template_and_never_again(place: Place) -> None:
     assert [path.name for path in place.home.iterdir() if path.name not in ("cache", "config.yaml")] == []
 
 
+def test_the_first_configuration_has_one_name_at_every_moment(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run beside this one refuses a file of two names, as link(2) makes it for a moment, and a kill for good."""
+
+    def link(*_words: object, **_more: object) -> None:
+        raise AssertionError("link(2)")
+
+    monkeypatch.setattr(os, "link", link)
+    home = place.home
+    assert write_config(str(home))
+    config = home / "config.yaml"
+    assert os.listdir(home) == [config.name] and config.stat().st_nlink == 1
+    config.write_text("deny: []\n")
+    monkeypatch.setattr(os.path, "lexists", lambda _path: False)  # another run has made it since
+    assert not write_config(str(home))
+    assert config.read_text() == "deny: []\n" and os.listdir(home) == [config.name]
+
+
 def test_dangling_link_is_not_replaced(place: Place) -> None:
     place.home.mkdir()
     place.config.symlink_to(place.home / "absent")

@@ -284,6 +284,25 @@ def write_back(fd: int) -> None:
     _libc.long("syncfs")(ctypes.c_int(fd))
 
 
+def born(path: str) -> int:
+    """When what is at a path, not followed, was made, in ns since the epoch (statx(2), ``stx_btime``, which nobody can
+    set); 0: the file system does not say.
+
+    Raises:
+        OSError: it cannot be looked at.
+    """
+    found = ctypes.create_string_buffer(b"", 256)
+    words = (ctypes.c_int(AT_FDCWD), _bytes(path), ctypes.c_int(_AT_SYMLINK_NOFOLLOW), ctypes.c_uint(_STATX_BTIME))
+    _check(_libc.long("statx")(*words, found), "statx", path)
+    if not struct.unpack_from("=I", found)[0] & _STATX_BTIME:
+        return 0
+    seconds, nanoseconds = struct.unpack_from("=qI", found, 80)
+    return int(seconds) * 1_000_000_000 + int(nanoseconds)
+
+
+_AT_SYMLINK_NOFOLLOW = 0x100
+_STATX_BTIME = 0x800
+
 _RENAME_NOREPLACE = 1
 _RENAME_EXCHANGE = 2
 

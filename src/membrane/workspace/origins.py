@@ -12,7 +12,8 @@ owner's.  Where the last end is not known (a run was killed, or another one is t
 read) it is a command's as well.  ``note`` says the same of what an apply brings.
 
 The record is of the directory ``.git`` that was there, by its inode: another one that was put there outside is new.
-A run in a directory above has the tree in its view as well, and makes no record of it: since then nothing is known.
+A run in a directory above has the tree in its view as well, and makes no record of it: since then nothing is known, but
+of a ``.git`` that was made after the last such run had ended.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import stat
 from _blake2 import blake2b
 
 from ..errors import HostError
+from ..host import syscalls
 from ..host.private import make_private
 from ..host.writing import write_all
 from .commits import MOST_REFS, encoded, tips
@@ -122,6 +124,14 @@ def _inode(root: str) -> int:
     return found.st_ino if stat.S_ISDIR(found.st_mode) else 0
 
 
+def _made(root: str) -> int:
+    """When the directory ``.git`` was made, in ns; 0: that is not known."""
+    try:
+        return syscalls.born(f"{root}/.git") if _inode(root) else 0
+    except OSError:
+        return 0
+
+
 def _written(path: str) -> int:
     """When, in ns; 0: it is not there."""
     try:
@@ -153,10 +163,11 @@ class _Record:
 
     def is_overlooked(self, root: str) -> bool:
         """Has a run in a directory above been there since this record was written?"""
-        own = _written(self._path)
+        own, made = _written(self._path), _made(root)
         while (root := os.path.dirname(root)) != "/":
             path = self._of(root)
-            if (at := _written(path)) and (at >= own or (above := self.read(path)) is None or above.runs):
+            at = _written(path)
+            if at and ((above := self.read(path)) is None or above.runs or (at >= own and at >= made)):
                 return True
         return False
 

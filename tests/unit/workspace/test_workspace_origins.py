@@ -157,15 +157,24 @@ def test_a_run_in_a_directory_above_has_the_tree_in_its_view(tree: Tree) -> None
     assert not tree.counts(tips, "evil") and tree.counts(tips, "first")
     tree.end()
     commit(tree.root, ".envrc", "more", "more")
+    other = Tree(above / "other")
+    other.state = tree.state
     tree.end(2, root=above)
     tips = tree.begin()
     assert not tree.counts(tips, "more") and tree.counts(tips, "first")
     tree.end()
     commit(tree.root, ".envrc", "mine", "own")
     assert tree.counts(tree.begin(), "mine"), "the control"
-    other = Tree(above / "other")
-    other.state = tree.state
     assert not other.counts(other.begin(), "first"), "nobody knows what that run has made there"
+    other.end()
+    ended = max(each.stat().st_mtime_ns for each in Path(tree.state, origins.NAME).iterdir())
+    tick = above / "tick"
+    tick.touch()
+    while tick.stat().st_mtime_ns <= ended:  # the clock of files goes in steps of milliseconds
+        tick.touch()
+    newer = Tree(above / "newer")
+    newer.state = tree.state
+    assert newer.counts(newer.begin(), "first"), "it was made when that run had ended"
 
 
 def test_a_tree_without_a_repository_has_none(tmp_path: Path) -> None:

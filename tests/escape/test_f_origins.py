@@ -144,3 +144,30 @@ def test_F56_nor_does_one_that_an_apply_has_brought(box: Box, mine: Path, linked
     assert done.returncode == 0, done
     git(box, "rev-parse", "--verify", "evil")
     is_kept_out(box, mine)
+
+
+@pytest.mark.needs_kernel("overlayfs in a user namespace")
+def test_F56_nor_does_one_of_a_whole_repository_that_an_apply_has_brought(box: Box) -> None:
+    """Below a workspace that has no repository itself; ``.git`` is new then, and made outside."""
+    inner, environment = box.workspace / "inner", box.environment
+    made = 'import os, subprocess\nos.mkdir("inner"); os.chdir("inner")\n'
+    made += f'subprocess.run(["git", *{GIT!r}, "init", "-q"], check=True)\n'
+    made += f'subprocess.run(["git", *{GIT!r}, "commit", "-q", "--allow-empty", "-m", "first"], check=True)\n'
+    assert box.attack(made + COMMIT, "--review=set")["commit"]
+    command = [*MEMBRANE, "apply", "set"]
+    done = subprocess.run(
+        command, cwd=box.workspace, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+    assert done.returncode == 0 and (inner / ".git").is_dir(), done
+    found = box.attack(CHECK_OUT, workspace=inner)
+    assert found["evil"] != 0 and not found["there"], found
+    # The control: one that its owner makes after that is his.
+    shutil.rmtree(inner)
+    inner.mkdir()
+    outside = [["init", "-q"], ["checkout", "-q", "-b", "evil"], ["add", "-Af"], ["commit", "-q", "-m", "own"]]
+    (inner / ".vscode").mkdir()
+    (inner / ".vscode" / "launch.json").write_text("own")
+    for words in (*outside, ["rm", "-rq", ".vscode"], ["commit", "-q", "--allow-empty", "-m", "none"]):
+        subprocess.run(["git", *GIT, *words], cwd=inner, env=environment, check=True, timeout=SECONDS)
+    subprocess.run(["git", *GIT, "branch", "mine", "HEAD~1"], cwd=inner, env=environment, check=True, timeout=SECONDS)
+    assert box.attack(CHECK_OUT, workspace=inner)["mine"] == 0

@@ -383,18 +383,19 @@ class Engine:
     def _as_commands(self) -> Iterator[None]:
         """Commits that come meanwhile are a command's to later runs, also when we are killed."""
         root, _, name = place_of(self._copy.base_fd, GIT).rpartition("/")  # of a linked work tree it is elsewhere
-        if name != GIT or not os.path.isdir(f"{root}/{GIT}"):
-            yield
-            return
+        # The workspace in any case: what is written down of it counts for the repositories that come below it.
+        roots = dict.fromkeys([place_of(self._copy.base_fd, ""), *([root] if name == GIT else [])])
         doing = f"apply {self._name}"
-        origins.begin(self._state, root, doing)
+        for each in roots:
+            origins.begin(self._state, each, doing)
         try:
             yield
         finally:
-            try:
-                origins.note(self._state, root, doing)
-            except (HostError, OSError):
-                pass  # they count as a command's at the next beginning then
+            for each in roots:
+                try:
+                    origins.note(self._state, each, doing)
+                except (HostError, OSError):
+                    pass  # they count as a command's at the next beginning then
 
     def resume(self, *, forward: bool, rest: bool = False) -> list[tuple[str, str]]:
         """Bring an apply that ended in its middle to its end, or back to its beginning, but for objects of git.

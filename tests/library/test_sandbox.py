@@ -490,6 +490,7 @@ def test_events(make: Maker) -> None:
     for events in (seen, streamed):
         programs = [event.data["argv"] for event in events if event.kind == "ProcessStarted"]
         assert ["/bin/echo", "marker-word"] in programs
+        assert events[-1].kind == "SessionEnded"  # told after the caller has closed its side
     assert {event.source for event in streamed} <= {"ebpf", "notify", "network", "session", "mount"}
 
 

@@ -335,8 +335,8 @@ class Supervisor(Boundary):
                 self._send(client, wire.CommandEnded(number, SIGKILL))
 
     def _send(self, client: _Client, message: Message) -> None:
-        if client.gone:
-            return
+        if client.gone and not isinstance(message, wire.EventLines):
+            return  # it has closed the sandbox, and reads on: what happened is told to the end
         client.waiting.append(message)
         self._flush(client)
 

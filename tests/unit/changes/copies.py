@@ -216,8 +216,12 @@ def engine(
     hidden: Callable[[str], bool] | None = None,
     state: Path | None = None,
 ) -> Iterator[Engine]:
-    """The engine of a change set that was made before anything, so that what the host does later is a conflict."""
-    place = state or workspace.place / "set"
-    place.mkdir(exist_ok=True)
+    """The engine of a change set that was made before anything, so that what the host does later is a conflict.
+
+    Args:
+        state: the place of the set, in ``changes`` of a state directory: apply writes beside that too.
+    """
+    place = state or workspace.place / "changes/set"
+    place.mkdir(parents=True, exist_ok=True)
     with workspace.copy(hidden) as copy:
         yield Engine(str(place), copy, str(workspace.base), workspace.begun, step)

@@ -118,7 +118,7 @@ def test_a_dry_run_changes_nothing(made: Workspace) -> None:
     before = tree(made.base)
     with engine(made) as each:
         assert len(each.apply(dry_run=True).applied) == len(made.changes())
-    assert tree(made.base) == before and not (made.place / "set/applying").exists()
+    assert tree(made.base) == before and not (made.place / "changes/set/applying").exists()
 
 
 def test_only_what_is_asked_for_with_the_directories_that_it_needs(made: Workspace) -> None:
@@ -372,7 +372,7 @@ def killed(workspace: Workspace, number: int, doing: str, state: Path | None = N
 
 def states(tmp_path: Path, other: bool) -> Path | None:
     """A place for the change set on another file system."""
-    return Path(tempfile.mkdtemp(prefix="membrane-state-", dir="/dev/shm")) / "set" if other else None
+    return Path(tempfile.mkdtemp(prefix="membrane-state-", dir="/dev/shm")) / "changes/set" if other else None
 
 
 @pytest.mark.as_user
@@ -399,7 +399,7 @@ def test_a_workspace_that_cannot_be_written_has_no_stage(tmp_path: Path) -> None
         assert is_after(tree(workspace.base))
     finally:
         workspace.base.chmod(mode)
-        shutil.rmtree(state.parent)
+        shutil.rmtree(state.parent.parent)
 
 
 @pytest.mark.parametrize("other", [False, True], ids=["one file system", "two file systems"])
@@ -415,7 +415,7 @@ def test_killed_at_each_step_it_can_be_brought_to_either_end(tmp_path: Path, dir
             if not killed(workspace, number, "apply", state):
                 break
             with engine(workspace, state=state) as each:
-                if not ((state or workspace.place / "set") / "applying/journal.json").exists():
+                if not ((state or workspace.place / "changes/set") / "applying/journal.json").exists():
                     found = {
                         path: entry for path, entry in tree(workspace.base).items() if STAGE_NAME.encode() not in path
                     }
@@ -433,7 +433,7 @@ def test_killed_at_each_step_it_can_be_brought_to_either_end(tmp_path: Path, dir
             assert not [name for name in os.listdir(workspace.base) if name.startswith(STAGE_NAME)]
         finally:
             if state is not None:
-                shutil.rmtree(state.parent)
+                shutil.rmtree(state.parent.parent)
             remove_tree(str(workspace.place))
         number += 1
     assert journaled > 12
@@ -454,7 +454,7 @@ def test_killed_while_it_is_brought_to_an_end(tmp_path: Path, doing: str, other:
             else:
                 assert killed(workspace, 25, "apply", state)
             again = killed(workspace, number, doing, state)
-            set_place = state or workspace.place / "set"
+            set_place = state or workspace.place / "changes/set"
             if again and (set_place / "applying/journal.json").exists():
                 with engine(workspace, state=state) as each:
                     assert each.resume(forward=doing == "forward") == []
@@ -470,7 +470,7 @@ def test_killed_while_it_is_brought_to_an_end(tmp_path: Path, doing: str, other:
                 break
         finally:
             if state is not None:
-                shutil.rmtree(state.parent)
+                shutil.rmtree(state.parent.parent)
             remove_tree(str(workspace.place))
         number += 1
     assert number > 3
@@ -616,7 +616,7 @@ def test_the_journal_of_another_version_is_not_carried_out(made: Workspace) -> N
             each.apply()
 
     assert child(work) == -signal.SIGKILL
-    place = made.place / "set/applying/journal.json"
+    place = made.place / "changes/set/applying/journal.json"
     stored = json.loads(place.read_text())
     place.write_text(json.dumps(stored | {"format": stored["format"] - 1, "ops": [op[:-1] for op in stored["ops"]]}))
     with engine(made) as each:
@@ -978,7 +978,7 @@ def test_what_the_host_changed_in_a_new_directory_stays_when_the_rest_is_undone(
             assert os.listdir(workspace.base) in ([], ["d"])
         finally:
             if state is not None:
-                shutil.rmtree(state.parent)
+                shutil.rmtree(state.parent.parent)
             remove_tree(str(workspace.place))
         number += 1
     assert number > 5

@@ -95,6 +95,22 @@ def test_a_linked_worktree_shows_nothing_of_its_siblings(box: Box) -> None:
     assert (common / "worktrees/sibling/HEAD").read_text() == "ref: refs/heads/two\n"
 
 
+def test_one_beside_the_workspace_is_refused_by_git_itself(box: Box) -> None:
+    """The place is in the sandbox's home, and writable: git must not end with 0 and have a part of it taken away."""
+    made = repository(box)
+    script = (
+        "git worktree add -q .worktrees/in && git -C .worktrees/in status --porcelain && "
+        "git worktree add -q ../beside; "
+        "echo $?; ls ../beside; git worktree list | wc -l; ls .git/worktrees"
+    )
+    done = box.run("--", "sh", "-c", script, cwd=made)
+    assert done.stdout == "128\n2\nin\n", done
+    assert "fatal: could not open '.git/worktrees/beside/commondir' for writing: Permission denied" in done.stderr
+    assert "a work tree beside the workspace is added outside of the sandbox" in done.stderr, done
+    assert git(box, made, "worktree", "list").count("\n") == 2
+    git(box, made, "worktree", "add", "-q", "../beside", "-b", "later")  # nothing stands in the way
+
+
 def test_a_person_adds_a_worktree_while_the_command_runs(box: Box) -> None:
     """It is one as any other: nothing of it is taken away, and the next sandbox is in it."""
     made = repository(box)

@@ -280,8 +280,8 @@ def judged_by_content(key: str, above: str) -> bool:
 
 def is_told(path: str) -> bool:
     """May what ``judge`` says of this name be reported?  What git's configuration holds, as a password, may not."""
-    row = tree_row(path)
-    return fold(path.rpartition("/")[2]) in _STATE_NAMES if row is None else bool(row.check)
+    row, key = tree_row(path), fold(path.rpartition("/")[2])
+    return key in _STATE_NAMES or key == "commondir" if row is None else bool(row.check)
 
 
 def tree_row(path: str) -> Protected | None:

@@ -69,6 +69,7 @@ _MOST_MADE = 16_384  # directories of this session that are remembered
 _MOST_WALKED = 4096  # names of a directory that is renamed into another kind of place
 _HOOKS = -10  # context of a directory where git looks for hooks: only samples are made
 _EMPTY = -11  # context of a directory in which nothing is made
+_OUTER_WORKTREE = "a work tree beside the workspace is added outside of the sandbox, one in it (.worktrees/NAME) inside"
 _BY_RENAME = frozenset({"config.worktree", "attributes"})  # git never makes them where it has been before
 
 
@@ -301,7 +302,18 @@ class Prevention:
             return reason(path)
         if key in ("commondir", "gitdir") and context & KIND == GIT:
             return reason(path)
+        if key == "commondir" and context & KIND == GIT_LINKED:
+            return self._leads_out(f"{parent}/gitdir")
         return ""
+
+    def _leads_out(self, backlink: str) -> str:
+        """Is a work tree being added that is none of this workspace?
+
+        git worktree add has written ``gitdir`` by then and makes ``commondir`` next (builtin/worktree.c): refused here
+        it fails, and removes what it has made.  Later it would have ended with 0 beside a repository that is not whole.
+        """
+        why = "it was put aside" if self._was_put_aside(backlink, {}) else judge(self._root_fd, backlink)
+        return f"{_OUTER_WORKTREE}: {why}" if why else ""
 
     def _is_new(self, path: str) -> bool:
         """Does it lie in a repository that was made below the top in this session?"""

@@ -546,6 +546,18 @@ def test_a_further_command_joins_it_and_ends_with_its_caller(own: Home) -> None:
     process.communicate(timeout=PATIENCE)
 
 
+def test_a_signal_that_means_what_the_command_says_reaches_it(own: Home) -> None:
+    process, _holder = sleeping(own)
+    script = "trap 'echo heard; exit 3' USR1; echo there; while :; do sleep 0.1; done"
+    for before, backend in ((("exec", "@last"), False), (("-q",), True)):
+        with own.start(*before, "--", "sh", "-c", script, backend=backend) as second:
+            assert second.stdout is not None and second.stdout.readline() == "there\n"
+            second.send_signal(signal.SIGUSR1)
+            assert (second.wait(PATIENCE), second.stdout.read()) == (3, "heard\n")
+    process.terminate()
+    process.communicate(timeout=PATIENCE)
+
+
 def test_gc_removes_the_container_of_a_dead_run_and_of_no_other(own: Home) -> None:
     process, _holder = sleeping(own)
     dead = own.engine.docker("create", f"--label={LABEL}={own.state}", "--name=membrane-dead", "box", "sh")

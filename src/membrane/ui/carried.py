@@ -46,7 +46,10 @@ TAKEN = b"\n"  # what pid 1 says when it has the frame
 VERSION = 4  # of marshal: every Python from 3.4 on reads it
 LARGEST = 64 << 20  # bytes of a frame
 GRACE = 60.0  # seconds for the run to end by itself when there is nobody outside any more
-FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGWINCH)
+FORWARDED = (
+    *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGWINCH),
+    *(signal.SIGUSR1, signal.SIGUSR2),  # the run passes these on to the command
+)
 
 
 class Frame(Value):

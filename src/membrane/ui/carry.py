@@ -189,7 +189,7 @@ def join(found: SessionRecord, command: Sequence[str], state: str) -> int:
         cause = "its container takes no command: it is beginning or ending, or the engine has no answer"
         raise HostError("join the session", cause, target=found.id)
     pipe = steering.stdin.fileno()
-    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, lambda number, _frame: _steer(pipe, number))
     terminal = all(os.isatty(fd) for fd in (0, 1, 2))
     here = os.path.realpath(os.getcwd())

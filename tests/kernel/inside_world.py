@@ -14,7 +14,7 @@ from typing import Any
 
 # What the attacks share; each is a function whose outcome is told: "ok", what it returns, or the name of its errno.
 PRELUDE = """
-import array, ctypes, errno, json, os, socket, struct, sys, threading
+import array, ctypes, errno, json, os, random, socket, struct, sys, threading
 L = ctypes.CDLL(None, use_errno=True)
 W = json.loads(os.environ["W"])
 def check(result):

@@ -155,11 +155,11 @@ buffer = ctypes.create_string_buffer(good, 16)
 stop = []
 def flip():
     while not stop:
-        ctypes.memmove(buffer, evil, 16)
-        ctypes.memmove(buffer, good, 16)
+        ctypes.memmove(buffer, random.choice((evil, good)), 16)  # in turns it can wait for the same one each time
 threading.Thread(target=flip, daemon=True).start()
 words = {"good": 0, "EVIL": 0, "refused": 0}
-for _ in range(300):
+for n in range(20_000):
+    if n >= 300 and words["good"] and words["EVIL"] + words["refused"]: break
     s = socket.socket()
     word = http(s) if L.connect(s.fileno(), buffer, 16) == 0 else "refused"
     words[word if word in words else "refused"] += 1
@@ -169,7 +169,7 @@ print(json.dumps(words))
 """
     control, found = world.both(body)
     assert control["EVIL"] > 0 and control["good"] > 0
-    assert found["EVIL"] == 0 and found["good"] > 0
+    assert found["EVIL"] == 0 and found["good"] > 0 and found["refused"] > 0
 
 
 def test_descriptors_that_change_during_the_call_lead_to_sockets_of_the_sandbox_only(world: World) -> None:

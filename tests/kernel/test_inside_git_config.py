@@ -145,9 +145,8 @@ good += b" " * (len(evil) - len(good))
 place, stop = [-1], []
 def flip():
     while not stop:
-        for each in (evil, good):
-            try: os.pwrite(place[0], each, 0)
-            except OSError: pass
+        try: os.pwrite(place[0], random.choice((evil, good)), 0)
+        except OSError: pass
 threading.Thread(target=flip, daemon=True).start()
 told = []
 for _ in range(300):

@@ -119,7 +119,8 @@ def test_N63_in_a_sandbox_of_the_library(box: Box, tmp_path: Path, monkeypatch: 
             ours.sendall(b"in")
             ours.close()
             assert running.stdout is not None
-            assert running.stdout.read() == b"in"
+            with running.stdout:
+                assert running.stdout.read() == b"in"
             assert running.wait().exit_code == 0
     finally:
         ours.close()

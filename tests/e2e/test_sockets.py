@@ -23,6 +23,15 @@ from world.box import Box
 PATIENCE = 60.0  # seconds: a deadline, not a measurement
 
 
+def _knows_passrights() -> bool:
+    with socket.socket(socket.AF_UNIX) as asked:
+        try:
+            asked.getsockopt(socket.SOL_SOCKET, 83)  # SO_PASSRIGHTS
+        except OSError:
+            return False
+    return True
+
+
 @pytest.fixture
 def short() -> Iterator[Path]:
     """A directory whose path fits into sun_path (108 bytes)."""
@@ -246,7 +255,9 @@ def test_descriptors_do_not_cross(box: Box, short: Path) -> None:
     script = (
         "import os, socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1])\n"
         "data, fds, flags, _ = socket.recv_fds(s, 99, 4); print(data, len(fds), [os.read(f, 99) for f in fds])\n"
-        "socket.send_fds(s, [b'give'], [0]); s.shutdown(1); s.recv(1)"
+        "try: socket.send_fds(s, [b'give'], [0])\n"
+        "except PermissionError: s.send(b'give')\n"
+        "s.shutdown(1); s.recv(1)"
     )
     path = str(short / "s")
     with serving(path, serve) as got:
@@ -255,6 +266,41 @@ def test_descriptors_do_not_cross(box: Box, short: Path) -> None:
         done = box.run("--", "/usr/bin/python3", "-c", script, path)
         assert done.stdout == "b'take' 0 []\n", done
     assert got == [1, 0]
+
+
+LINGERS = """
+import errno, socket, struct, sys
+listener = socket.create_server(("127.0.0.1", 0))
+passed = socket.create_connection(listener.getsockname())
+passed.setblocking(False)
+try:
+    while True:
+        passed.send(bytes(65536))
+except BlockingIOError:
+    passed.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 1 << 20))
+service = socket.socket(socket.AF_UNIX)
+service.connect(sys.argv[1])
+try:
+    print(socket.send_fds(service, [b"x"], [passed.fileno()]))
+except OSError as error:
+    print(errno.errorcode[error.errno])
+"""
+
+
+@pytest.mark.skipif(not _knows_passrights(), reason="SO_PASSRIGHTS: Linux 6.16")
+@pytest.mark.parametrize("options", [(), ("--backend", "landlock")])
+def test_a_descriptor_that_waits_when_it_is_closed_is_not_taken(
+    box: Box, short: Path, options: tuple[str, ...]
+) -> None:
+    """The last one to close such a socket waits for its data to be read: nobody of ours may be that."""
+    path = str(short / "s")
+    with socket.socket(socket.AF_UNIX) as service:
+        service.bind(path)
+        service.listen()
+        assert box.outside("/usr/bin/python3", "-c", LINGERS, path).stdout == "1\n"
+        box.allow(unix_sockets=[path])
+        done = box.run(*options, "--", "/usr/bin/python3", "-c", LINGERS, path)
+        assert done.stdout == "EPERM\n", done
 
 
 def test_the_command_can_not_take_the_socket_away(box: Box, short: Path) -> None:

@@ -288,6 +288,29 @@ def test_an_exposed_port_leads_to_the_command_s_server_and_to_no_other(world: Wo
     assert run.returncode == 0
 
 
+BURST = """
+import resource
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+opened, begun = [], set()
+for _ in range(900):
+    s = socket.socket()
+    s.setblocking(False)
+    opened.append(s)
+    begun.add(s.connect_ex(("203.0.113.9", 80)))
+ended = set()
+for s in opened:
+    s.settimeout(100)
+    ended.add(outcome(lambda: s.recv(1)))
+print(json.dumps([[errno.errorcode[each] for each in begun], list(ended)]))
+"""
+
+
+def test_connections_wait_for_the_gateway_to_know_where_they_go(world: World) -> None:
+    """The first one starts it; more than there is room for until it reads are begun, and each is judged by it."""
+    assert world.python(BURST) == [["EINPROGRESS"], ["ECONNRESET"]]
+
+
 def test_descriptors_from_outside_open_no_way(world: World) -> None:
     """An unconnected socket as standard input: what it may still do is the sandbox's business."""
     with socket.socket() as tcp, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:

@@ -200,6 +200,7 @@ class InsideCell(Cell):
         for number, op in enumerate(op for op in start.plan.mounts if isinstance(op, Listen)):
             doors[op.target] = f"{self.directory}/doors/{number}"
             door = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
+            sc.take_no_descriptors(door)
             door.bind(doors[op.target])
             door.listen(128)
             self._doors.append(door.detach())

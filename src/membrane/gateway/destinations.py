@@ -41,26 +41,38 @@ _BURST = 64  # lines that are read before others get their turn
 class Destinations:
     """What is to come and was not accepted yet.
 
+    It is read as it comes: who connects waits where there is no room for more (``supervised.Sockets``).
+
     Args:
         socket: takes the datagrams.
     """
 
-    def __init__(self, socket: Socket) -> None:
-        self._socket = socket
+    def __init__(self, reactor: Reactor, socket: Socket) -> None:
+        self._reactor, self._socket = reactor, socket
         self._known: dict[int, tuple[str, int]] = {}
+        self._watched = True
+        reactor.watch(socket.fileno(), IN, lambda _mask: self._read())
 
     def take(self, port: int) -> tuple[str, int] | None:
         """The destination of the connection from a local port, once; None: no line named it."""
+        self._read()
+        return self._known.pop(port, None)
+
+    def _read(self) -> None:
         while True:
             try:
                 line = self._socket.recv(256, MSG_DONTWAIT)
+            except BlockingIOError:
+                return
             except OSError:
-                break
-            if not line:
-                break
+                line = b""
+            if not line:  # the command's sockets have no keeper any more
+                if self._watched:
+                    self._watched = False
+                    self._reactor.unwatch(self._socket.fileno())
+                return
             local, address, to = line.decode("ascii").split(" ")
             self._known[int(local)] = address, int(to)  # bounded: a port has 16 bits
-        return self._known.pop(port, None)
 
 
 class _Family:

@@ -26,7 +26,7 @@ from collections import deque
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _socket import socket as Socket
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import Any
 
 IN, PRI, OUT, ERR, HUP, RDHUP, EDGE = (
@@ -70,6 +70,10 @@ class Wait:
     def waiting(self) -> bool:
         """Does anything wait?"""
         return bool(self._due)
+
+    def in_order(self) -> Iterator[tuple[Any, float]]:
+        """What waits, and until when (as ``Reactor.now``); what began first comes first."""
+        return iter(self._due.items())
 
     def expire(self, now: float) -> float:
         """Call for each that waited too long; when the next one will have, for ever if there is none."""

@@ -371,7 +371,7 @@ class Service:
         self._sends_totals = setup.totals
         self._refused: RefusedPackets | None = None
         self._clients: Clients | None = None
-        self._destinations = [Destinations(socket) for role, socket in sockets if role == "destinations"]
+        self._destinations = [Destinations(reactor, socket) for role, socket in sockets if role == "destinations"]
         for role, socket in sockets:
             self._serve(role, socket)
         if self._refused is not None:

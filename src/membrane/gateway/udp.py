@@ -7,9 +7,12 @@ destination of a datagram is in its control message (``IP_PKTINFO``, ``IPV6_RECV
 answer leaves from that address by the same means, so that connected clients take it.
 
 A *flow* is one client address and one destination.  It is judged once, has one connected socket outside, and ends
-after ``IDLE`` seconds of silence in both directions.  Datagrams that come while the name is being looked up wait, a
-few of them, and so do those of a flow that is asked about; more are dropped, as UDP may.  What is refused
-is dropped: there is no answer that a client would expect.
+after ``IDLE`` seconds of silence in both directions.  Nobody says when a client needs it no more, and most ask once
+from a socket and close it.  So where there are as many as may be, the one that was silent for the longest time gives
+way to a new one: one that has had an answer, or was silent for ``GIVES_WAY`` seconds.
+
+Datagrams that come while the name is being looked up wait, a few of them, and so do those of a flow that is asked
+about; more are dropped, as UDP may.  What is refused is dropped: there is no answer that a client would expect.
 """
 
 from __future__ import annotations
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
     from .upstream import Resolved, Upstreams
 
 IDLE = 60.0  # seconds
+GIVES_WAY = 5.0  # seconds of silence
 _BURST = 64  # datagrams taken in one turn
 _LARGEST = 65535
 _QUEUED = 8  # datagrams that wait for a look-up
@@ -288,7 +292,7 @@ class UdpRelay:
             verdict = Deny(None, reasons.PORT_NOT_ALLOWED, "UDP cannot go through upstream_proxy")
             self._refuse_access(route, verdict, self._client(client, address, port))
             return None
-        if len(self._flows) >= self._limit:
+        if len(self._flows) >= self._limit and not self._make_room():
             verdict = Deny(None, reasons.LIMIT_REACHED, f"{self._limit} UDP flows at once")
             self._refuse_access(route, verdict, self._client(client, address, port))
             return None
@@ -306,6 +310,15 @@ class UdpRelay:
             else:
                 self._resolved(flow, answer)
         return flow if self._flows.get(key) is flow else None
+
+    def _make_room(self) -> bool:
+        """End a flow that nobody seems to need any more; false: there is none."""
+        silent_since = self._reactor.now - GIVES_WAY
+        for flow, until in self._idle.in_order():
+            if flow.down or until - self._idle.seconds <= silent_since:
+                self._end(flow, "")
+                return True
+        return False
 
     def _ask(
         self, refusal: Refusal, key: Any, listener: Socket, port: int, target: bytes, client: Any, first: bytes

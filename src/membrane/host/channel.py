@@ -12,7 +12,7 @@ import errno
 import os
 import struct
 
-from ..errors import HostError
+from ..errors import HostError, MembraneError
 from ..messages import DATAGRAM, Failure, Malformed
 from .syscalls import set_parent_death_signal
 from .writing import write_all
@@ -180,6 +180,8 @@ def failure(step: str, error: BaseException) -> Failure:
     """What a child says when a step failed; each text is cut to what a datagram has room for."""
     if isinstance(error, OSError):
         return Failure(error.errno or 0, step, (error.strerror or "")[:_TEXT], str(error.filename or "")[:_TEXT])
+    if isinstance(error, MembraneError):
+        return Failure(0, error.tried, error.cause[:_TEXT], error.target[:_TEXT])
     return Failure(0, step, f"{type(error).__name__}: {error}"[:_TEXT], "")
 
 

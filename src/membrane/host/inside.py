@@ -25,14 +25,13 @@ import _thread
 import array
 import os
 import select
-import stat
 import struct
 
 from ..errors import HostError
 from ..plan.model import Bind, Copy, Keep, Mask, Overlay, ReadOnly
 from ..plan.mounts import inside
 from ..policy.reasons import HIDDEN, READ_ONLY
-from . import landlock, pool, seccomp
+from . import landlock, pool, seccomp, streams
 from . import messages as m
 from . import syscalls as sc
 from .channel import SIGCHLD, SIGCONT, SIGKILL, Step, default_signals, run_child
@@ -479,7 +478,7 @@ def _command(
                 os.dup2(slave, fd)
     plan = start.plan
     with Step(channel, "take standard input and output"):
-        _judge_streams()
+        streams.refuse_sockets(connects=False)
     with Step(channel, "enter the workspace"):
         os.chdir(plan.cwd)
     with Step(channel, "close descriptors"):
@@ -538,27 +537,6 @@ def _handing_over(keeper_end: _socket.socket) -> Callable[[int], None]:
     sent.acquire()
     _thread.start_new_thread(send, ())
     return hand_over
-
-
-def _judge_streams() -> None:
-    """No datagram socket is inherited: sendmsg(2) on one has its address in memory, which neither filter nor Landlock
-    judges.
-
-    Raises:
-        HostError: one is.
-    """
-    for fd, name in enumerate(("input", "output", "error")):
-        try:
-            if not stat.S_ISSOCK(os.fstat(fd).st_mode):
-                continue
-            stream = _socket.socket(fileno=os.dup(fd))
-            kind = stream.getsockopt(_socket.SOL_SOCKET, _socket.SO_TYPE)
-            stream.close()
-        except OSError:
-            continue  # closed
-        if kind not in (_socket.SOCK_STREAM, _socket.SOCK_SEQPACKET):
-            cause = "it is a datagram socket, by which the command could send anywhere"
-            raise HostError("start the command", cause, target=f"standard {name}", fix=("use a pipe", "</dev/null"))
 
 
 def _try_network() -> None:

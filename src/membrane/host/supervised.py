@@ -153,6 +153,7 @@ class Sockets:
         self._report = report
         self._most = max(16, min(MOST_HELD, (sc.open_files() - 64) // 4))
         self._sockets: dict[int, Held] = {}
+        self._waiting: list[Call] = []  # for the gateway
         self._servers = servers
         self._held = 0
         self._calls = seccomp.supervised_calls(sc.MACHINE)
@@ -168,8 +169,10 @@ class Sockets:
 
     def _answer(self) -> None:
         call = self._listener.receive()
-        if call is None:
-            return
+        if call is not None:
+            self._carry_out(call)
+
+    def _carry_out(self, call: Call) -> None:
         number = call[0]
         try:
             name = self._calls[call[2]]
@@ -330,6 +333,9 @@ class Sockets:
             text = _socket.inet_ntop(_AF_INET if len(address) == 4 else _AF_INET6, address)
             try:  # before the connection: the gateway has the destination when it accepts it
                 self._destinations.send(f"{socket.getsockname()[1]} {text} {port}".encode("ascii"))
+            except BlockingIOError:
+                self._put_off(call)
+                return -1
             except OSError:
                 raise Refused(errno.ECONNREFUSED) from None
             target = self._tcp
@@ -353,6 +359,21 @@ class Sockets:
         if code and not blocking:
             raise Refused(errno.EINPROGRESS)
         return 0
+
+    def _put_off(self, call: Call) -> None:
+        """The gateway has not read yet where the last ones go (it is being started, or the machine is busy): the call
+        waits until it has, and begins anew."""
+        fd = self._destinations.fileno()
+
+        def go_on(_events: int) -> None:
+            self._unwatch(fd)
+            calls, self._waiting = self._waiting, []
+            for each in calls:
+                self._carry_out(each)
+
+        if fd not in self.on:
+            self._watch(fd, go_on, select.EPOLLOUT | select.EPOLLHUP | select.EPOLLERR)
+        self._waiting.append(call)
 
     def _await(self, number: int, held: Held) -> None:
         """Wait for the connection; ``number``: of the call that waits as well."""

@@ -27,6 +27,7 @@ import struct
 from collections import deque
 
 from . import datagrams
+from . import syscalls as sc
 from .caller import Refused, internet, is_loopback, written
 from .datagrams import ASKED, CARRIED, LONGEST, TOLD
 
@@ -45,7 +46,6 @@ MOST_SOURCES = 1024  # datagrams that wait in a pair
 AT_ONCE = 16  # messages of sendmmsg(2), and answers that are read before other calls get their turn
 _MOST_PIECES = 1024  # UIO_MAXIOV, <linux/uio.h>
 _DNS = 53
-_SO_PASSRIGHTS = 83  # asm-generic/socket.h
 _MSG_PEEK, _MSG_TRUNC, _MSG_DONTWAIT, _MSG_ERRQUEUE = 0x2, 0x20, 0x40, 0x2000
 _IN = select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR
 _ENDED = select.EPOLLHUP | select.EPOLLRDHUP
@@ -68,10 +68,7 @@ class StandIn:
         self.family, self.number = family, number
         self.ours, self.theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
         self.ours.setblocking(False)
-        try:  # Linux 6.16; a descriptor that came here would be closed by us, which may wait (socket(7), SO_LINGER)
-            self.ours.setsockopt(_socket.SOL_SOCKET, _SO_PASSRIGHTS, 0)
-        except OSError:
-            pass
+        sc.take_no_descriptors(self.ours)
         self.peer = b""
         self.sources: deque[tuple[int, bytes]] = deque(maxlen=MOST_SOURCES)
         self.waiting: list[tuple[Call, int, Put]] = []

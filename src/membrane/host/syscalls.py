@@ -20,6 +20,7 @@ from .numbers import COLUMNS, NUMBERS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import _socket
     from typing import Final
 
 MACHINE: Final = os.uname().machine
@@ -59,6 +60,8 @@ MOUNT_ATTR_IDMAP = 0x00100000
 
 RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS = 0x02, 0x04
 RESOLVE_BENEATH, RESOLVE_IN_ROOT = 0x08, 0x10
+
+_SOL_SOCKET, _SO_PASSRIGHTS = 1, 83  # asm-generic/socket.h
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE = 1, 4
 PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 24, 38, 47
@@ -450,6 +453,20 @@ def landlock_restrict_self(ruleset: int) -> None:
 
 
 # ---------------------------------------------------------------- timers
+
+
+def take_no_descriptors(socket: _socket.socket) -> None:
+    """setsockopt(2) of SO_PASSRIGHTS, unix(7): sendmsg(2) of descriptors to this socket, or to one that it accepts,
+    fails with EPERM.
+
+    One that came would be closed by us who read, and close(2) of a socket waits for as long as its sender has said
+    (socket(7), SO_LINGER).  Before Linux 6.16 there is no such option, and nothing is done.
+    """
+    try:
+        socket.setsockopt(_SOL_SOCKET, _SO_PASSRIGHTS, 0)
+    except OSError as error:
+        if error.errno != errno.ENOPROTOOPT:
+            raise
 
 
 def timerfd_create() -> int:

@@ -705,6 +705,7 @@ def _listen(op: Listen, root: _Root) -> _socket.socket:
     """
     path = f"{NEW_ROOT}{MASK_SOURCE}/socket-{op.number}"
     opened = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_CLOEXEC)
+    sc.take_no_descriptors(opened)
     opened.bind(path)
     os.chmod(path, 0o666)  # noqa: S103 - for every uid of the sandbox; no other user sees it
     opened.listen(_BACKLOG)

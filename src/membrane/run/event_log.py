@@ -51,9 +51,17 @@ def say(text: str) -> None:
 
 def show(line: str) -> None:
     """One line on stderr as it is.  What cannot be written there (a full disk, a reader that has ended) is not an
-    error: the status is the command's, and the record has it all."""
+    error: the status is the command's, and the record has it all.
+
+    A reader that is slow is waited for, also where the command, whose stderr it is as well, has made that not wait
+    (node leaves a pipe so)."""
+    rest = memoryview((line + "\n").encode("utf-8", "backslashreplace"))
     try:
-        os.write(2, (line + "\n").encode("utf-8", "backslashreplace"))
+        while rest:
+            try:
+                rest = rest[os.write(2, rest) :]
+            except BlockingIOError:
+                ready((), (2,))
     except OSError:
         pass
 

@@ -128,6 +128,38 @@ def test_the_limit_of_flows(rig_of) -> None:
     assert [rig.received(rig.server) for _ in range(2)] == [b"x", b"x"]
 
 
+def test_a_flow_that_was_answered_gives_way(rig_of) -> None:
+    """Most clients ask once from a socket: a resolver's are more in a minute than may be at once."""
+    rig = rig_of(flows=2)
+    silent = rig.client()
+    silent.send(b"silent")
+    assert rig.received(rig.server) == b"silent"
+    for number in range(6):
+        client = rig.client()
+        client.send(b"%d" % number)
+        data, source = None, None
+        while data is None:
+            rig.reactor.turn(0.01)
+            with contextlib.suppress(BlockingIOError):
+                data, source = rig.server.recvfrom(100)
+        rig.server.sendto(data, source)
+        assert rig.received(client) == b"%d" % number
+    assert rig.of(AccessDenied) == []
+    assert (rig.relay.opened, len(rig.relay._flows)) == (7, 2)  # the one without an answer has stayed
+    silent.send(b"again")
+    assert rig.received(rig.server) == b"again"
+
+
+def test_a_flow_that_was_silent_for_a_while_gives_way(rig_of, monkeypatch) -> None:
+    monkeypatch.setattr(udp_module, "GIVES_WAY", 0.0)
+    rig = rig_of(flows=1)
+    for text in (b"one", b"two"):
+        rig.client().send(text)
+        assert rig.received(rig.server) == text
+    assert rig.of(AccessDenied) == []
+    assert [closed.bytes_up for closed in rig.of(ConnectionClosed)] == [3]
+
+
 def test_an_idle_flow_ends_and_begins_anew(rig_of, monkeypatch) -> None:
     monkeypatch.setattr(udp_module, "IDLE", 0.05)
     rig = rig_of()

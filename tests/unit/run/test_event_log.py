@@ -219,3 +219,27 @@ def test_failures_are_bounded() -> None:
     for number in range(event_log.MOST_OPEN + 1):
         log.add_line(conversation(number, "a.test", "")[0], "network")
     assert len(log._open) == event_log.MOST_OPEN
+
+
+def test_what_is_said_waits_for_a_slow_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command has stderr as well, and may leave it without waiting (node does): what finds it full is not lost."""
+    out, room = bytearray(), 0
+
+    def write(_fd: int, data: memoryview) -> int:
+        nonlocal room
+        if not room:
+            raise BlockingIOError
+        taken, room = bytes(data[:room]), 0
+        out.extend(taken)
+        return len(taken)
+
+    def reader(_reading: object, writing: tuple[int, ...]) -> None:
+        nonlocal room
+        assert writing == (2,)
+        room = 7
+
+    with monkeypatch.context() as patched:
+        patched.setattr(event_log.os, "write", write)
+        patched.setattr(event_log, "ready", reader)
+        event_log.say("refused 1 (1 host)")
+    assert out == b"membrane: refused 1 (1 host)\n"

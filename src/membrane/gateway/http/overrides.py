@@ -71,6 +71,7 @@ _MARKS = _OVERRIDES | frozenset(
 _FILLERS = frozenset([b"x", b"http", b"envoy", b"https"])
 _TELLING = _METHOD_WORDS | _PATH_WORDS | _PREFIX_WORDS | _MARKS | _FILLERS
 _ALL_WORDS = _TELLING | _HOST_WORDS
+_BY_FIRST = {first: tuple(word for word in _ALL_WORDS if word[0] == first) for first in range(256)}
 _LONGEST_WORD = 64  # bytes of words that were written as one
 _EXACT: dict[bytes, Kind] = {
     b"script-name": "prefix",
@@ -153,7 +154,7 @@ def _parts(word: bytes) -> list[bytes]:
     for start in range(len(word)):
         before = made[start]
         if before is not None:
-            for part in _ALL_WORDS:
+            for part in _BY_FIRST.get(word[start], ()):
                 if word.startswith(part, start):
                     made[start + len(part)] = made[start + len(part)] or [*before, part]
     return made[-1] or [word]

@@ -314,6 +314,7 @@ CHOICES = {
     ".npmrc": ("engine-strict=true\n", "pnpmfile=./evil.cjs\n"),
     "pnpm-workspace.yaml": ("packages: ['*']\n", "pnpmfile: ./evil.cjs\n"),
     ".hg/histedit-state": ("v1\n", "cposix\nsystem\n(S'evil'\ntR."),
+    ".hg/store/journal.backupfiles": ("2\n", "2\nplain\0../../x\0evil\x000\n"),
     ".ropeproject/history": ("(lp0\n.", "cposix\nsystem\n(S'evil'\ntR."),
 }
 

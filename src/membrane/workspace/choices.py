@@ -1,4 +1,4 @@
-"""Files of a work tree that choose what a tool runs: could that be the command's own?
+"""Files of a work tree that choose what a tool runs, or where it writes: could that be the command's own?
 
 Theory of operation
 -------------------
@@ -17,6 +17,9 @@ through somebody else's hands.
 ``pickled``: what a pickle names is imported and called by who reads it; one of plain data names nothing
 (docs.python.org/3/library/pickletools.html).
 
+``backups``: ``hg recover`` and ``hg rollback`` write these files, from the copies that are named beside them, wherever
+their names lead (mercurial/transaction.py, ``_playback``).
+
 All work is linear in the text, which the caller bounds.
 """
 
@@ -24,7 +27,10 @@ from __future__ import annotations
 
 import re
 
+from .protect import fold
+
 LEADS = "a version manager would run what is in the directory that it leads to"
+LEADS_OUT = "Mercurial would write a file out of its store, or its own configuration"
 NO_SETTING = "it is no plain list of settings"
 PICKLED = "what is pickled in it would be run"
 
@@ -51,7 +57,8 @@ _WORKSPACE = frozenset(
         *("httpproxy", "httpsproxy", "noproxy", "strictssl", "cafile", "certfile", "keyfile"),
     )
 )
-
+# What Mercurial obeys in ``.hg`` (``names``).
+_MERCURIAL = frozenset(("hgrc", "hgrc-not-shared", "sharedpath", "histedit-state"))
 _DATA = frozenset(
     (
         *("PROTO", "FRAME", "STOP", "MARK", "MEMOIZE", "PUT", "BINPUT", "LONG_BINPUT", "GET", "BINGET", "LONG_BINGET"),
@@ -107,6 +114,16 @@ def pickled(text: str) -> str:
     except (ValueError, KeyError, IndexError):
         return PICKLED
     return PICKLED if names - _DATA else ""
+
+
+def backups(text: str) -> str:
+    """Why Mercurial's list of what to put back must go: LOCATION NUL FILE NUL COPY NUL in a line, below ``.hg``."""
+    for line in text.split("\n"):
+        for name in line.split("\0")[1:3]:
+            parts = name.split("/")
+            if ".." in parts or name.startswith("/") or fold(parts[-1]) in _MERCURIAL:
+                return LEADS_OUT
+    return ""
 
 
 def _plain(key: str) -> str:

@@ -602,6 +602,12 @@ def _pickled(text: str) -> str:
     return pickled(text)
 
 
+def _backups(text: str) -> str:
+    from .choices import backups
+
+    return backups(text)
+
+
 def _histedit(text: str) -> str:
     return "" if text.startswith("v1\n") else "Mercurial would run what is pickled in it"  # hgext/histedit.py
 
@@ -624,6 +630,8 @@ OBJECTIONS: dict[str, Callable[[str], str]] = {
     "pnpm-workspace.yaml": _pnpm_workspace,
     "histedit-state": _histedit,
     "history": _pickled,
+    "journal.backupfiles": _backups,
+    "undo.backupfiles": _backups,
 }
 
 _VALIDATORS: dict[str, Callable[[int, str, str], str]] = {

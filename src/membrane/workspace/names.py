@@ -121,6 +121,14 @@ TREE_ROWS = (
         check="the text that it writes, version 1",
     ),
     *_rows(
+        "Mercurial",
+        "writes the files that are named in it (recover, rollback)",
+        "mercurial/transaction.py, _playback",
+        ".hg/store/journal.backupfiles",
+        ".hg/store/undo.backupfiles",
+        check="names below .hg, and none of its configuration",
+    ),
+    *_rows(
         "Jujutsu",
         "runs tools and aliases named in it",
         "docs.jj-vcs.dev/latest/config",

@@ -1,7 +1,7 @@
 """Files that choose versions or settings: plain choices are let be, and what leads elsewhere is not.
 
 That rbenv 1.1.2, mise 2026.9.15 and pnpm 10.34.9 run what such a file names, and Mercurial 7.2.4 what is pickled in
-``.hg/histedit-state``, was seen with these programs.
+``.hg/histedit-state`` and writes by ``.hg/store/journal.backupfiles``, was seen with these programs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from membrane.workspace.choices import LEADS, NO_SETTING, PICKLED, npmrc, pickled, pnpm_workspace, versions
+from membrane.workspace.choices import (
+    LEADS,
+    LEADS_OUT,
+    NO_SETTING,
+    PICKLED,
+    backups,
+    npmrc,
+    pickled,
+    pnpm_workspace,
+    versions,
+)
 from membrane.workspace.judge import judge
 from membrane.workspace.names import VERSION_FILES
 
@@ -101,6 +111,17 @@ def test_a_pickle_of_plain_data(protocol: int) -> None:
     assert pickled(text(changes)[:-1]) == PICKLED and pickled("no pickle") == PICKLED
 
 
+def test_what_mercurial_puts_back() -> None:
+    plain = "2\n\0phaseroots\0journal.backup.phaseroots.bck\x000\nplain\0dirstate\0journal.backup.dirstate.bck\x000\n"
+    for size in range(len(plain) + 1):  # it is written line by line
+        assert backups(plain[:size]) == ""
+    for line in (
+        "plain\0../../.bashrc\0evil\x000", "plain\0dirstate\0../../secret\x000", "plain\0/root/x\0evil\x000",
+        "plain\0hgrc\0evil\x000", "plain\0x/HGRC\0evil\x000", "plain\0sharedpath\0evil\x000", "plain\0..",
+    ):  # fmt: skip
+        assert backups(plain + line) == LEADS_OUT, line
+
+
 @pytest.mark.parametrize(
     ("name", "good", "bad"),
     [
@@ -108,6 +129,8 @@ def test_a_pickle_of_plain_data(protocol: int) -> None:
         ("a/.npmrc", "fund=false\n", "git=./evil\n"),
         ("a/PNPM-workspace.yaml", "packages: ['*']\n", "pnpmfile: x\n"),
         ("a/.hg/histedit-state", "v1\n" + "0" * 40 + "\n", pickle.dumps(["evil"], 0).decode()),
+        ("a/.hg/store/journal.backupfiles", "2\n", "2\nplain\0hgrc\0evil\x000\n"),
+        ("a/.hg/store/undo.backupfiles", "2\n", "2\nplain\0../../x\0evil\x000\n"),
         ("a/.ropeproject/history", pickle.dumps([[], []], 0).decode(), pickle.dumps(os.system, 0).decode()),
     ],
 )

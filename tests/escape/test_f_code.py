@@ -227,6 +227,7 @@ x.sublime-project .fleet/run.json .theia/tasks.json .dir-locals.el hie.yaml rust
 STARTED = """
 .RData .ocamlinit .iex.exs .byebugrc .perldb .lldbinit .latexmkrc
 .pnpmfile.cjs .bazelrc .sbtopts
+.miserc.toml mise/conf.d/x.toml .ropeproject/config.py
 """
 
 RUSTUP = ("rust-toolchain", "rust-toolchain.toml")
@@ -303,6 +304,47 @@ for name in {RUSTUP!r}:
     assert all((box.workspace / "there" / name).read_text() == "stable\n" for name in RUSTUP)
     assert not any(os.path.lexists(box.workspace / "here" / name) for name in RUSTUP)
     assert not any(os.path.lexists(box.workspace / name) for name in RUSTUP)
+
+
+# What each of these may hold, and what has a program outside run what is the command's.
+CHOICES = {
+    ".node-version": ("20.11.1\n", "path:evil\n"),
+    ".ruby-version": ("3.3.0\n", "../../ws/evil\n"),
+    ".sdkmanrc": ("java=21.0.2-tem\n", "java=/ws/evil\n"),
+    ".npmrc": ("engine-strict=true\n", "pnpmfile=./evil.cjs\n"),
+    "pnpm-workspace.yaml": ("packages: ['*']\n", "pnpmfile: ./evil.cjs\n"),
+    ".hg/histedit-state": ("v1\n", "cposix\nsystem\n(S'evil'\ntR."),
+    ".hg/store/journal.backupfiles": ("2\n", "2\nplain\0../../x\0evil\x000\n"),
+    ".ropeproject/history": ("(lp0\n.", "cposix\nsystem\n(S'evil'\ntR."),
+}
+
+
+@pytest.mark.guard_alone
+def test_F30_choices_of_what_a_tool_runs(box: Box) -> None:
+    """Versions, settings of package managers, Mercurial's state: what they hold decides."""
+    files = {f"fine/{name}": fine for name, (fine, _evil) in CHOICES.items()}
+    files |= {f"evil/{name}": evil for name, (_fine, evil) in CHOICES.items()}
+    assert plants(box, files) == {f"fine/{name}" for name in CHOICES}
+    assert {f"evil/{name}" for name in CHOICES} <= set(box.moved())
+
+
+def test_F30_such_a_choice_is_refused_where_it_stands_at_the_start(box: Box) -> None:
+    for name, (fine, _evil) in CHOICES.items():
+        box.file(f"there/{name}", fine)
+    script = f"""
+for name, (fine, evil) in {CHOICES!r}.items():
+    attempt("again " + name, write("there/" + name, fine))
+    write("brought", evil)()
+    attempt("brought " + name, lambda: os.rename("brought", "there/" + name))
+    attempt("elsewhere " + name, lambda: os.rename("brought", "there/ordinary"))
+"""
+    found = box.attack(script)
+    assert {found[f"again {name}"] for name in CHOICES} == {"ok"}, found
+    assert {found[f"brought {name}"] for name in CHOICES} == {"EACCES"}, found
+    assert {found[f"elsewhere {name}"] for name in CHOICES} == {"ok"}, "the control"
+    assert {name: (box.workspace / "there" / name).read_text() for name in CHOICES} == {
+        name: fine for name, (fine, _evil) in CHOICES.items()
+    }
 
 
 def test_F30_perls_debugger_runs_no_file_of_the_command(box: Box) -> None:

@@ -17,7 +17,7 @@ import stat
 from .addresses import Trees
 from .below import open_below, open_file, path_of, stat_below
 from .gitdir import NEVER, checked, find, fits
-from .names import HOOK, TREE_ROWS
+from .names import HOOK, TREE_ROWS, VERSION_FILES
 from .protect import (
     DATA,
     GIT_DIRECTORIES,
@@ -131,7 +131,7 @@ def judge(root_fd: int, path: str, source: str = "", holder: Holder = _NOBODY) -
             return _judge_names(root_fd, real, _judge_hook)
         if key == "branches":
             return _judge_names(root_fd, real, _judge_empty)
-    validator = _validator(key, above)
+    validator = _validator(key, above, row)
     if validator is None:
         return reason(path)
     if not stat.S_ISREG(mode):
@@ -253,16 +253,16 @@ def _leads_through_a_link(root_fd: int, path: str) -> bool:
     return False
 
 
-def _validator(key: str, above: str) -> Callable[[int, str, str], str] | None:
+def _validator(key: str, above: str, row: Protected | None) -> Callable[[int, str, str], str] | None:
     """What looks into a regular file of this folded name in a directory of the folded name ``above``."""
     if key == "attributes" and above != "info":
         return None
+    if row is not None:
+        objection = OBJECTIONS[key]
+        return lambda _root_fd, _path, text: objection(text)
     known = _VALIDATORS.get(key)
     if known is not None:
         return known
-    objection = OBJECTIONS.get(key)
-    if objection is not None:
-        return lambda _root_fd, _path, text: objection(text)
     if key.startswith("sharedindex."):
         return _VALIDATORS["index"]
     if key not in _STATE_NAMES:
@@ -273,9 +273,12 @@ def _validator(key: str, above: str) -> Callable[[int, str, str], str] | None:
     return None if check is None else lambda _root_fd, _path, text: check(text)
 
 
-def judged_by_content(key: str, above: str) -> bool:
-    """Whether a regular file of this folded name, in a directory of the folded name ``above``, can be benign."""
-    return _validator(key, above) is not None
+def judged_by_content(key: str, above: str, row: Protected | None) -> bool:
+    """Whether a regular file of this folded name, in a directory of the folded name ``above``, can be benign.
+
+    ``row``: of the table of tools, one whose content decides.
+    """
+    return _validator(key, above, row) is not None
 
 
 def is_told(path: str) -> bool:
@@ -433,7 +436,13 @@ def judge_repository(root_fd: int, place: str, holder: Holder = _NOBODY) -> str:
 
 def _judge_commondir(root_fd: int, path: str, text: str) -> str:
     parts = path.split("/")
-    if len(parts) >= 3 and fold(parts[-3]) == "worktrees" and text in ("../..", "../..\n"):
+    # git writes the one, libgit2 the other (src/libgit2/worktree.c, git_worktree_add).
+    holder = "/".join((path_of(root_fd).rstrip("/"), *parts[:-3]))
+    if (
+        len(parts) >= 3
+        and fold(parts[-3]) == "worktrees"
+        and text.removesuffix("\n") in ("../..", holder, f"{holder}/")
+    ):
         return "" if _context_at(root_fd, parts[:-1]) & KIND == GIT_LINKED else REDIRECT
     return REDIRECT
 
@@ -569,6 +578,40 @@ def _toolchain(text: str) -> str:
     return objection(text)
 
 
+def _versions(text: str) -> str:
+    from .choices import versions
+
+    return versions(text)
+
+
+def _npmrc(text: str) -> str:
+    from .choices import npmrc
+
+    return npmrc(text)
+
+
+def _pnpm_workspace(text: str) -> str:
+    from .choices import pnpm_workspace
+
+    return pnpm_workspace(text)
+
+
+def _pickled(text: str) -> str:
+    from .choices import pickled
+
+    return pickled(text)
+
+
+def _backups(text: str) -> str:
+    from .choices import backups
+
+    return backups(text)
+
+
+def _histedit(text: str) -> str:
+    return "" if text.startswith("v1\n") else "Mercurial would run what is pickled in it"  # hgext/histedit.py
+
+
 def _judge_git_target(root_fd: int, path: str, text: str) -> str:
     """The ``.git`` beside ``.jj``, which is no link; ``git``, in jj's own store, can be one that leads anywhere."""
     return "" if text == "../../../.git" else "jj would run git on a repository elsewhere"
@@ -582,6 +625,13 @@ def _judge_attributes(root_fd: int, path: str, text: str) -> str:
 OBJECTIONS: dict[str, Callable[[str], str]] = {
     "rust-toolchain": _toolchain,
     "rust-toolchain.toml": _toolchain,
+    **dict.fromkeys(VERSION_FILES, _versions),
+    ".npmrc": _npmrc,
+    "pnpm-workspace.yaml": _pnpm_workspace,
+    "histedit-state": _histedit,
+    "history": _pickled,
+    "journal.backupfiles": _backups,
+    "undo.backupfiles": _backups,
 }
 
 _VALIDATORS: dict[str, Callable[[int, str, str], str]] = {

@@ -57,6 +57,13 @@ _LEFTHOOK = tuple(
     for suffix in ("yml", "yaml", "toml", "json", "jsonc")
 )
 
+# Files that hold versions and nothing else.
+VERSION_FILES = (
+    *(".node-version", ".nvmrc", ".ruby-version", ".python-version", ".python-versions", ".java-version", ".sdkmanrc"),
+    *(".go-version", ".terraform-version", ".opentofu-version", ".perl-version", ".php-version", ".crystal-version"),
+    *(".bun-version", ".deno-version", ".zig-version", ".swift-version", ".yvmrc"),
+)
+
 _BASH, _ZSH = "bash(1), INVOCATION", "zsh(1), STARTUP/SHUTDOWN FILES"
 _MISE = "mise.jdx.dev/configuration.html"
 _QWEN = tuple(
@@ -106,6 +113,21 @@ TREE_ROWS = (
     ),
     *_rows("Mercurial", "runs hooks, aliases and extensions named in it", "hgrc(5)", ".hg/hgrc", ".hg/hgrc-not-shared"),
     *_rows("Mercurial", "takes configuration from where it points", "hg help -e share", ".hg/sharedpath"),
+    *_rows(
+        "Mercurial",
+        "runs what is pickled in it (histedit, summary)",
+        "hgext/histedit.py, histeditstate.read",
+        ".hg/histedit-state",
+        check="the text that it writes, version 1",
+    ),
+    *_rows(
+        "Mercurial",
+        "writes the files that are named in it (recover, rollback)",
+        "mercurial/transaction.py, _playback",
+        ".hg/store/journal.backupfiles",
+        ".hg/store/undo.backupfiles",
+        check="names below .hg, and none of its configuration",
+    ),
     *_rows(
         "Jujutsu",
         "runs tools and aliases named in it",
@@ -164,6 +186,16 @@ TREE_ROWS = (
         ".config/mise.*.toml",
         ".rtx.toml",
         ".rtx.*.toml",
+        "mise/conf.d",
+        ".miserc.toml",
+        ".miserc.local.toml",
+    ),
+    *_rows(
+        "a version manager (mise, fnm, rbenv, jenv, tfenv, SDKMAN)",
+        "runs what is in the directory that a version leads to, by the hook of a shell's prompt or at each command",
+        "mise.jdx.dev/dev-tools, path:; Schniz/fnm, src/commands/use.rs; rbenv 1.1, libexec/rbenv-version-file-read",
+        *VERSION_FILES,
+        check="plain names of versions",
     ),
     *_rows("proto", _PROMPT, "moonrepo.dev/docs/proto/config", ".prototools"),
     # interpreters and command-line tools that read a file of the directory they start in
@@ -227,6 +259,14 @@ TREE_ROWS = (
         ".pnpmfile.cjs",
         ".pnpmfile.mjs",
     ),
+    *_rows(
+        "npm, pnpm or Yarn",
+        "runs the programs and modules that its settings name, and sends tokens through the proxy named in it",
+        "docs.npmjs.com/cli/using-npm/config; pnpm.io/settings",
+        ".npmrc",
+        "pnpm-workspace.yaml",
+        check="settings that name no program, no proxy and no authority",
+    ),
     *_rows("Bazel", _EVERY, "bazel.build/run/bazelrc; bazelbuild/bazelisk, README.md", ".bazelrc", ".bazeliskrc"),
     *_rows("Buck", _EVERY, "buck2.build/docs/concepts/buckconfig", ".buckconfig", ".buckconfig.local"),
     *_rows("Please", _EVERY, "please.build/config.html", ".plzconfig", ".plzconfig.local"),
@@ -248,6 +288,19 @@ TREE_ROWS = (
     ),
     *_rows("rust-analyzer", _SERVERS, "rust-analyzer.github.io/book/configuration.html", "rust-analyzer.toml"),
     *_rows("haskell-language-server", _SERVERS, "haskell/hie-bios, README.md, bios", "hie.yaml"),
+    *_rows(
+        "rope",
+        "runs it when a language server or an editor opens the project",
+        "python-rope/rope, docs/configuration.rst",
+        ".ropeproject/config.py",
+    ),
+    *_rows(
+        "rope",
+        "runs what is pickled in it at the first refactoring",
+        "python-rope/rope, rope/base/history.py",
+        ".ropeproject/history",
+        check="plain data",
+    ),
     *_rows("Merlin", "runs the preprocessors named in it", "ocaml/merlin, .merlin, FLG", ".merlin"),
     # editors
     *_rows(

@@ -298,7 +298,7 @@ class Prevention:
             return "" if key in GIT_NAMES or (key in ("hooks", "branches") and not row) else reason(path)
         if key == "config.worktree" and context & KIND == GIT_LINKED and context & NAMED and parent in self._made:
             return ""  # git worktree add copies that of the main worktree (builtin/worktree.c); each write is judged
-        if key in _BY_RENAME or not judged_by_content(key, above):
+        if key in _BY_RENAME or not judged_by_content(key, above, row):
             return reason(path)
         if key in ("commondir", "gitdir") and context & KIND == GIT:
             return reason(path)
@@ -312,7 +312,9 @@ class Prevention:
         git worktree add has written ``gitdir`` by then and makes ``commondir`` next (builtin/worktree.c): refused here
         it fails, and removes what it has made.  Later it would have ended with 0 beside a repository that is not whole.
         """
-        why = "it was put aside" if self._was_put_aside(backlink, {}) else judge(self._root_fd, backlink)
+        why = judge(self._root_fd, backlink)
+        if not why and self._was_put_aside(backlink, {}):  # last: the guard may be doing that
+            why = "it was put aside"
         return f"{_OUTER_WORKTREE}: {why}" if why else ""
 
     def _is_new(self, path: str) -> bool:

@@ -218,6 +218,8 @@ def classify(context: int, key: str, directory: bool, link: bool) -> int:
             return code
         if code >= FIRST_PARENT:
             return PROTECT  # a link, or a file that says where the directory is, as ``.jj/repo`` may
+        if code == CHECKED and not directory:
+            return PROTECT if link else CHECKED
     if named:
         return PACKAGE | NAMED
     return PACKAGE if kind == PACKAGE else _in_tree(key, directory, link)

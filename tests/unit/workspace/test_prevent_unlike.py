@@ -1,4 +1,4 @@
-"""Prevention.unlike: what the guard puts aside is told of once, also between its two steps."""
+"""Prevention while the guard works: what that puts aside is told of once, also between its two steps."""
 
 from __future__ import annotations
 
@@ -57,3 +57,30 @@ def test_what_comes_back_as_something_else_is_told_of(
 ) -> None:
     monkeypatch.setattr(prevent.time, "sleep", lambda _seconds: (tree / NAME).write_text("another\n"))
     assert asked.unlike() == NAME
+
+
+@pytest.mark.parametrize("when", ["never", "before", "meanwhile"])
+def test_a_worktree_beside_the_workspace_is_refused_whenever_the_guard_takes_its_link(
+    tree: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """git goes on to ``commondir`` while the guard puts ``gitdir`` aside, which is then neither judged nor there."""
+    made = prevent.Prevention(os.open(tree, os.O_PATH | os.O_DIRECTORY))
+    place = tree / ".git/worktrees/w"
+    place.mkdir(parents=True)
+    link, real = place / "gitdir", prevent.judge
+
+    def judge(root_fd: int, path: str) -> str:
+        if when == "meanwhile":
+            link.rename(f"{link}{REFUSED}1")
+        return real(root_fd, path)
+
+    try:
+        link.write_text(f"{tree}/w/.git\n")
+        assert made.objection(".git/worktrees/w/commondir") == "", "the control: one in the workspace"
+        link.write_text("/elsewhere/w/.git\n")
+        if when == "before":
+            link.rename(f"{link}{REFUSED}1")
+        monkeypatch.setattr(prevent, "judge", judge)
+        assert "is added outside of the sandbox" in made.objection(".git/worktrees/w/commondir")
+    finally:
+        made.close()

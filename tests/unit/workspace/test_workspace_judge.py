@@ -394,14 +394,18 @@ def test_pointers_elsewhere_are_refused(workspace: Path, root_fd: int, text: str
     assert judge(root_fd, "sub/.git")
 
 
-@pytest.mark.parametrize("text", ["../../", "/ws/.git", "..", "../../\n\n", "../..\0", "../../../evil"])
+@pytest.mark.parametrize(
+    "text",
+    ["../../", "/ws/.git/x", "/ws/", "/ws/evil/../.git", "/other/.git", "..", "../../\n\n", "../..\0", "../../../evil"],
+)
 @pytest.mark.needs_tool("git")
 def test_a_worktree_shares_only_with_its_own_repository(workspace: Path, root_fd: int, text: str) -> None:
     place = workspace / ".git" / "worktrees" / "w"
     place.mkdir(parents=True)
-    (place / "commondir").write_text("../..\n")
-    assert judge(root_fd, ".git/worktrees/w/commondir") == ""
-    (place / "commondir").write_text(text)
+    for own in ("../..\n", f"{workspace}/.git/\n"):  # as git and as libgit2 write it
+        (place / "commondir").write_text(own)
+        assert judge(root_fd, ".git/worktrees/w/commondir") == ""
+    (place / "commondir").write_text(text.replace("/ws/", f"{workspace}/"))
     assert judge(root_fd, ".git/worktrees/w/commondir")
 
 
@@ -409,8 +413,9 @@ def test_a_worktree_shares_only_with_its_own_repository(workspace: Path, root_fd
 def test_a_worktree_directory_outside_of_a_repository_is_refused(workspace: Path, root_fd: int) -> None:
     place = workspace / "fake" / "worktrees" / "w"
     place.mkdir(parents=True)
-    (place / "commondir").write_text("../..\n")
-    assert judge(root_fd, "fake/worktrees/w/commondir")
+    for text in ("../..\n", f"{workspace}/fake\n"):
+        (place / "commondir").write_text(text)
+        assert judge(root_fd, "fake/worktrees/w/commondir")
 
 
 @pytest.mark.parametrize("text", ["/etc/.git\n", "../../../.git\n", "/outside/w/.git\n", "..\n"])

@@ -24,6 +24,7 @@ from ..workspace.protect import GIT_NAMES, fold
 from ..workspace.scan import Patterns
 from .apply import Engine, Report, above, choose
 from .cell import APPLIED
+from .choice import moved
 from .gitdata import Arrived
 from .grafted import Grafted, place_of
 from .model import KINDS, Change
@@ -299,8 +300,21 @@ def finish(
         for line in screen(held.name, changes, colour=colour, mode=mode):
             say(line)
         answer = {"safe": "safe", "all": "all"}.get(mode, "keep")
-        if mode == "ask" and ask is not None:
+        while mode == "ask" and ask is not None:
             answer = _asked(copy, changes, ask, look)
+            if answer not in ("safe", "all"):
+                break
+            # A person takes their time: what is put in place is what was shown, in the workspace as it was shown.
+            was, changes = changes, engine.changes()
+            other = moved(was, changes, {change.path for change in (*was, *changes)})
+            if not other:
+                break
+            more = f" and {len(other) - 1} more" if len(other) > 1 else ""
+            say(f"nothing was put in place: {escape(other[0])}{more} changed since you looked")
+            if not changes:
+                return "nothing"
+            for line in screen(held.name, changes, colour=colour, mode=mode):
+                say(line)
         if answer == "keep":
             return "kept"
         if answer in ("safe", "all"):

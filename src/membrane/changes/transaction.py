@@ -24,10 +24,12 @@ All other processes may change the workspace meanwhile.  Each parent directory i
 removal has brought into the stage is looked at once more, and given back if it is something else: so also when it is
 undone.  Then, as with any error, everything that was done is undone.
 
-When all is done the journal and the stage are kept as ``undo``, until the next apply or a discard.  Where the state
-directory is on another file system the stage is a directory ``.membrane-apply-*`` of mode 0700 in the
+When all is done the journal and the stage are kept as ``undo``, until the next apply is done or a discard.  Where the
+state directory is on another file system the stage is a directory ``.membrane-apply-*`` of mode 0700 in the
 workspace; its name is written down before it is made, and it is gone at the end: what it holds is then copied to the
 state.  As long as it is there no sandbox may write the workspace (``writers``): it could change what was judged.
+
+One file of over 800 lines: what is made ready, done, undone and brought to an end is one protocol over one stage.
 """
 
 from __future__ import annotations
@@ -95,6 +97,7 @@ class Stage:
         self.inside = ""  # the name of the stage in the workspace
         self.fd = -1
         self.rows: list[list[Any]] = []  # those that ``commit`` was given, from ``open`` on
+        self.rows_after: list[list[Any]] = []  # the same
         self._count = 0
         self._modes: dict[str, int] = {}  # of the files in slots, which have 0600 until all is ready
         self._marks: dict[str, tuple[int, int, int, int]] = {}  # of the files that are copied into slots
@@ -114,11 +117,11 @@ class Stage:
             raise Unfinished(
                 "look at the changes",
                 "an apply ended in its middle",
-                fix=("membrane apply --continue NAME", "membrane apply --abort NAME"),
+                fix=(f"membrane apply --continue {self._name}", f"membrane apply --abort {self._name}"),
             )
 
     def begin(self) -> None:
-        """Make an empty stage; the undo copy of the apply before is gone.
+        """Make an empty stage; the undo copy of the apply before stays until this one is done.
 
         Raises:
             Unfinished: an apply has to be brought to an end first.
@@ -129,7 +132,6 @@ class Stage:
         self.check()
         self._count, self._modes, self._marks = 0, {}, {}
         self._remove_leftovers()
-        remove_path(self._undo)
         self._step("begin")
         os.mkdir(self._home, 0o700)
         same = os.stat(self._home).st_dev == os.fstat(self._root_fd).st_dev
@@ -384,11 +386,12 @@ class Stage:
 
     # ------------------------------------------------------------ the journal
 
-    def commit(self, ops: list[Op], rows: list[list[Any]]) -> None:
+    def commit(self, ops: list[Op], rows: list[list[Any]], rows_after: list[list[Any]]) -> None:
         """Write the journal; from now on the operations are done, or undone, by it.
 
         Args:
             rows: what was written down of the base so far (``base.Base.stored``), for an undo.
+            rows_after: what is to be written down when all is done, for who brings it to its end.
         """
         made = [op for op in ops if op.do in ("new", "put")]
         self._step("sync")
@@ -408,6 +411,7 @@ class Stage:
             "workspace": self._root,
             "ops": [list(op._key()) for op in ops],
             "rows": rows,
+            "rows_after": rows_after,
         }
         write(f"{self._home}/{_JOURNAL}", journal)
 
@@ -421,8 +425,11 @@ class Stage:
         finally:
             os.close(fd)
 
-    def carry_out(self, ops: list[Op]) -> None:
+    def carry_out(self, ops: list[Op], done: Callable[[], None]) -> None:
         """Do all operations, or none.
+
+        Args:
+            done: is called when all are done, before the journal is given up.
 
         Raises:
             Conflict: the workspace was changed where an operation was to be done; it is as before.
@@ -458,13 +465,14 @@ class Stage:
                 target=ascii(error.filename or "")[1:-1],
             ) from error
         try:
+            done()
             self.finish(ops)
         except OSError as error:
             self.close()
             raise Unfinished(
                 "keep what was replaced",
                 f"{os.strerror(error.errno or 0)}; everything is in place",
-                fix=("membrane apply --continue NAME   # ends it",),
+                fix=(f"membrane apply --continue {self._name}   # ends it",),
             ) from error
 
     @staticmethod
@@ -497,6 +505,7 @@ class Stage:
             self._bring_home()
         self.close()
         self._step("keep undo")
+        remove_path(self._undo)  # that of the apply before
         os.rename(self._home, self._undo)
 
     def _bring_home(self) -> None:
@@ -529,14 +538,31 @@ class Stage:
             ]
         except (KeyError, TypeError, ValueError) as error:
             raise HostError("read the journal", str(error), target=f"{self._home}/{_JOURNAL}") from None
-        self.rows = stored.get("rows", [])
+        self.rows, self.rows_after = stored.get("rows", []), stored.get("rows_after", [])
         self.inside = read(f"{self._home}/{_PLACE}").get("inside", "")
         if self.inside:
             self._exclude()
             self._restage()
         else:
             self.fd = os.open(f"{self._home}/stage", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._unlock(ops)
         return ops
+
+    def _unlock(self, ops: Iterable[Op]) -> None:
+        """Remove the lock of git that we held when we were killed: nobody else would."""
+        ours = GitLock.left(self.fd)
+        if ours is None:
+            return
+        parents = Parents(self._root_fd)
+        try:
+            for op in ops:
+                if op.lock:
+                    try:
+                        GitLock.remove(ours, parents.of(op.path)[0], op.lock)
+                    except OSError:
+                        continue  # what holds it has not come yet, or is somewhere else by now
+        finally:
+            parents.close()
 
     def _restage(self) -> None:
         """Open the stage in the workspace; where only the copy in the state is left, make it anew."""
@@ -660,7 +686,7 @@ class Stage:
         return Unfinished(
             "apply the changes",
             f"{error}; and {len(left)} of them could not be undone: {ascii(path)[1:-1]} ({why})",
-            fix=("membrane apply --abort NAME   # tries again", "membrane apply --continue NAME"),
+            fix=(f"membrane apply --abort {self._name}   # tries again", f"membrane apply --continue {self._name}"),
         )
 
     def is_done(self, op: Op, parents: Parents, staged: Collection[str]) -> bool:
@@ -682,7 +708,7 @@ class Stage:
         """Do an operation that is not done."""
         self._step(op.do)
         parent, name = parents.of(op.path)
-        with GitLock(parent, op.lock):
+        with GitLock(parent, op.lock, self.fd):
             if op.do == "mode":
                 self._mode(parent, name, op.new, op.was, op.mode)
                 return
@@ -719,7 +745,7 @@ class Stage:
             return
         self._step(f"undo {op.do}")
         parent, name = parents.of(op.path)
-        with GitLock(parent, op.lock):
+        with GitLock(parent, op.lock, self.fd):
             there = status_at(parent, name)
             directory = there is not None and stat.S_ISDIR(there.st_mode)
             if op.do == "remove":

@@ -359,6 +359,8 @@ def _resume(held: store.Held, *, forward: bool, rest: bool, many: bool) -> int:
         raise PolicyError("bring the apply to an end", "--continue and --abort exclude each other")
     with review.opened(held) as (engine, _copy):
         left = engine.resume(forward=forward, rest=rest)
+        if forward and not left and not engine.changes():
+            review.mark_applied(held)
     return _left(left, "everything is in place" if forward else "everything is as before", rest=rest)
 
 

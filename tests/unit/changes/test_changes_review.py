@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from copies import tree
 
-from membrane.changes import review, store
+from membrane.changes import diff, review, store
+from membrane.changes.choice import moved
 from membrane.changes.model import Change
 from membrane.policy.model import Origin, PathRule
 from membrane.ui import cli
@@ -123,6 +124,37 @@ def test_looking_comes_back_to_the_question(made: Session) -> None:
             look=lambda _copy, changes: looked.append(changes),
         )
     assert len(looked) == 1 and not answers
+
+
+def test_what_changes_while_the_question_stands_is_asked_about_again(made: Session) -> None:
+    said: list[str] = []
+    asked: list[int] = []
+
+    def ask(_question: str) -> str:
+        asked.append(len(said))
+        if len(asked) == 1:  # an editor outside, before the answer
+            (made.workspace / "run.sh").write_text("mine\n")
+        return "a"
+
+    with made.held as held:
+        outcome = review.finish(held, "ask", say=said.append, ask=ask)
+    assert said[asked[0]] == "nothing was put in place: run.sh changed since you looked"
+    assert len(asked) == 2 and outcome == "kept"  # and then it is a conflict, which was shown before the second answer
+    assert any("run.sh" in line and "meanwhile" in line for line in said[asked[0] : asked[1]])
+    assert (made.workspace / "run.sh").read_text() == "mine\n" and (made.workspace / "a").read_text() == "one\n"
+
+
+@pytest.mark.as_user
+def test_what_the_command_closed_is_what_was_seen_when_it_was_opened_for_a_look(made: Session) -> None:
+    """Opening it changes its change time, and nothing else."""
+    (made.layer / "closed").write_text("c\n")
+    (made.layer / "closed").chmod(0o200)
+    with made.held as held, review.opened(held) as (engine, copy):
+        first = engine.changes()
+        page = b"".join(diff.patch(copy, first))
+        again = engine.changes()
+    assert b"+c\n" in page
+    assert moved(first, again, [change.path for change in first]) == []
 
 
 def test_a_conflict_keeps_the_set(made: Session) -> None:

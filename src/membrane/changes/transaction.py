@@ -45,6 +45,7 @@ from ..host.writing import write_all
 from .grafted import APART, Grafted
 from .ops import GitLock, Op, conflict, is_as_made, is_empty, is_ours, mark_of, status_at
 from .stagefiles import copy_small, copy_tree, read, remove_path, remove_tree, write
+from .store import APPLYING, JOURNAL
 from .tree import Parents, copy_file, digest, look_at, open_below, open_directory
 from .writers import Claim
 
@@ -60,7 +61,7 @@ STAGE_NAME = ".membrane-apply-"  # in a workspace, where the state is on another
 MOST_SYNCED = 256  # files and directories that are written to the disk one by one; of more, everything at once
 _FORMAT = 2
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_APPLYING, _UNDO, _JOURNAL, _PLACE = "applying", "undo", "journal.json", "place.json"
+_UNDO, _PLACE = "undo", "place.json"
 
 
 class Unfinished(HostError):
@@ -91,7 +92,7 @@ class Stage:
     def __init__(self, place: str, root_fd: int, root: str, step: Callable[[str], None] = nothing) -> None:
         self._changes, _, self._name = place.rpartition("/")
         self._claim: Claim | None = None  # while the stage is in the workspace
-        self._home = f"{place}/{_APPLYING}"
+        self._home = f"{place}/{APPLYING}"
         self._undo = f"{place}/{_UNDO}"
         self._root_fd, self._root, self._step = root_fd, root, step
         self.inside = ""  # the name of the stage in the workspace
@@ -113,7 +114,7 @@ class Stage:
         Raises:
             Unfinished: it is so.
         """
-        if os.path.exists(f"{self._home}/{_JOURNAL}"):
+        if os.path.exists(f"{self._home}/{JOURNAL}"):
             raise Unfinished(
                 "look at the changes",
                 "an apply ended in its middle",
@@ -225,7 +226,7 @@ class Stage:
         self._close_stage()
         self._step("drop")
         try:
-            os.unlink(f"{self._home}/{_JOURNAL}")  # first: without its stage it would say that everything was done
+            os.unlink(f"{self._home}/{JOURNAL}")  # first: without its stage it would say that everything was done
         except FileNotFoundError:
             pass
         self._step("remove stage")
@@ -413,7 +414,7 @@ class Stage:
             "rows": rows,
             "rows_after": rows_after,
         }
-        write(f"{self._home}/{_JOURNAL}", journal)
+        write(f"{self._home}/{JOURNAL}", journal)
 
     def _sync(self, slot: str) -> None:
         try:
@@ -525,7 +526,7 @@ class Stage:
         Raises:
             HostError: there is none, or it cannot be read.
         """
-        stored = read(f"{self._home}/{_JOURNAL}")
+        stored = read(f"{self._home}/{JOURNAL}")
         if not stored:
             self._remove_leftovers()
             raise HostError("bring the apply to an end", "none ended in its middle", fix=("membrane changes",))
@@ -537,7 +538,7 @@ class Stage:
                 for do, path, slot, old, new, was, mode, lock, listed, tree in stored["ops"]
             ]
         except (KeyError, TypeError, ValueError) as error:
-            raise HostError("read the journal", str(error), target=f"{self._home}/{_JOURNAL}") from None
+            raise HostError("read the journal", str(error), target=f"{self._home}/{JOURNAL}") from None
         self.rows, self.rows_after = stored.get("rows", []), stored.get("rows_after", [])
         self.inside = read(f"{self._home}/{_PLACE}").get("inside", "")
         if self.inside:
@@ -588,7 +589,7 @@ class Stage:
             HostError: there is none.
         """
         self.check()
-        if not os.path.exists(f"{self._undo}/{_JOURNAL}"):
+        if not os.path.exists(f"{self._undo}/{JOURNAL}"):
             raise HostError(
                 "undo the last apply of",
                 "there is none that can be undone",

@@ -146,10 +146,7 @@ class ChangeSet:
             Conflict: some of it was changed since, and ``rest`` is false.
         """
         with self._taken() as held:
-            with review.opened(held) as (engine, _copy):
-                left = engine.undo(rest=rest)
-            review.undone(held)
-            return tuple(left)
+            return tuple(review.undo(held, rest=rest))
 
     def discard(self) -> None:
         """Remove the set with all that was changed in it."""

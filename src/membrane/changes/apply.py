@@ -15,7 +15,7 @@ when all that is listed below it goes, and a name that is asked for brings the n
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from ..errors import Conflict, HostError, Poisoned, PolicyError
 from ..escaping import escape
@@ -108,7 +108,8 @@ def choose(
     for path in list(chosen) if only else ():
         for parent in above(path):
             needed = by_path.get(parent)
-            if needed is not None and needed.after is not None and needed.after.what == "directory":
+            is_made = needed is not None and needed.kind in ("added", "type")  # another mode is no need
+            if needed is not None and is_made and needed.after is not None and needed.after.what == "directory":
                 chosen[parent] = needed
     refused: dict[str, str] = {}
     for path, change in chosen.items():
@@ -329,6 +330,7 @@ class Engine:
         if not chosen:
             return self._report([], refused, conflicts)
         self._stage.begin()
+        commands = ExitStack()
         try:
             slots = self._staged(chosen)
             self._stage.is_made()
@@ -358,17 +360,19 @@ class Engine:
                 raise _conflicts(
                     [Change(path, "changed", None, None, conflict=why) for path, why in occupied], self._name
                 )
-            self._stage.commit(ops, self.base.stored(rows))
+            commands.enter_context(self._as_commands())
+            self._stage.commit(ops, self.base.stored(rows), self.base.to_store(rows))
         except OSError as error:
+            commands.close()
             self._stage.drop()
             cause = f"{os.strerror(error.errno or 0)}; everything is as before"
             raise HostError("make the changes ready", cause, target=ascii(error.filename or "")[1:-1]) from error
         except BaseException:
+            commands.close()
             self._stage.drop()
             raise
-        with self._as_commands():
-            self._stage.carry_out(ops)
-        self.base.put(rows)
+        with commands:
+            self._stage.carry_out(ops, lambda: self.base.put(rows))
         return self._report(chosen, refused, conflicts)
 
     def _report(
@@ -415,6 +419,8 @@ class Engine:
             taken = [op for op in ops if not self._gits.keeps(op.path, new)]
             with self._as_commands():
                 left = self._stage.forward(ops) if forward else self._stage.back(taken)
+            # What is not as it is to be, nobody knows for the host's or the command's.
+            self.base.restore(self._stage.rows_after if forward else self._stage.rows, {path for path, _ in left})
             if (left and rest) or (forward and not left):
                 self._stage.finish(ops)
             elif not left:

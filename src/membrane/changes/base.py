@@ -178,10 +178,15 @@ class Base:
         """The rows of these names, as plain lists; of a name without a row only the name."""
         return [[path, *_plain(self.rows[path])] if path in self.rows else [path] for path in paths]
 
+    @staticmethod
+    def to_store(rows: dict[str, Row]) -> list[list[Any]]:
+        """These rows, as plain lists, for ``restore``."""
+        return [[path, *_plain(row)] for path, row in rows.items()]
+
     def restore(self, stored: list[list[Any]], without: set[str]) -> None:
         """Rows as ``stored`` gave them are those that hold again, but for some names."""
         for path, *row in stored:
-            if path in without:
+            if path.replace("//", "/") in without:  # a ref's has the repository before "//"
                 continue
             if row:
                 what, mode, content, ids = row

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
     Kind: TypeAlias = Literal["", "file", "directory"]
 
-APPLIED = "applied"  # a file there: all of it was put in place
 NAME_DIGITS = 12  # of the session's id, in the name of a new set
 _MOST_LOOKED = 1024  # names at the top of a workspace whose owner is looked at
 MOST_FUTURE = 64  # names that get a whiteout though nothing has them
@@ -84,7 +83,7 @@ def begin(policy: Policy, facts: HostFacts, session: str) -> tuple[store.Held, H
     doing = f"a run (session {session})"
     held = store.begin(facts.state, name, facts.workspace, doing, session, repository, seat)
     try:
-        if os.path.exists(f"{held.path}/{APPLIED}"):
+        if os.path.exists(f"{held.path}/{store.APPLIED}"):
             from .review import fresh  # loads what the start of most runs does not need
 
             fresh(held)

@@ -64,7 +64,7 @@ def seen(change: Change) -> tuple[object, ...]:
         change.kind,
         change.source,
         _seen(change.before),
-        _seen(change.after),
+        _seen(change.after, frozen=True),
         change.content,
         change.attributes,
         change.red,
@@ -73,11 +73,14 @@ def seen(change: Change) -> tuple[object, ...]:
     )
 
 
-def _seen(side: Side | None) -> tuple[object, ...] | None:
+def _seen(side: Side | None, *, frozen: bool = False) -> tuple[object, ...] | None:
+    """``frozen``: it is in a layer, where the change time is ours, as what the command has closed is opened to look."""
     if side is None:
         return None
     what = side.what, side.mode, side.uid, side.gid, side.target
-    return (*what, side.device, side.inode) if side.what == "directory" else (*what, side.identity)
+    if side.what == "directory":
+        return (*what, side.device, side.inode)
+    return (*what, *side.identity[:-1]) if frozen else (*what, *side.identity)
 
 
 class Choice:

@@ -13,6 +13,7 @@ are what an undo compares, and what it does one by one where the host changed so
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from .model import Side
 
     Mark = tuple[int, int, int, int]
+
+_LOCK = ".lock"  # in a stage, whose slots are numbers
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Op(Value):
@@ -135,23 +139,51 @@ def is_as_made(root: Op, members: Iterable[Op], parent: int, name: str) -> bool:
 
 
 class GitLock:
-    """A lock file as git makes them (lockfile.c): exclusive creation, removed at the end; "" is none."""
+    """A lock file as git makes them (lockfile.c): exclusive creation, removed at the end; "" is none.
 
-    def __init__(self, directory: int, name: str) -> None:
-        self._directory, self._name = directory, name
+    It is a link of one file in the stage, so what a kill has left of it is known by its inode (``left``, ``remove``).
+    Where the file system has no links it cannot be known.
+    """
+
+    def __init__(self, directory: int, name: str, stage: int) -> None:
+        self._directory, self._name, self._stage = directory, name, stage
 
     def __enter__(self) -> None:
-        if self._name:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        if not self._name:
+            return
+        try:
             try:
-                os.close(os.open(self._name, flags, 0o600, dir_fd=self._directory))
-            except FileExistsError:
-                cause = f"git holds it: {self._name} is there"
-                raise Conflict("apply the changes", cause, fix=("wait until git has ended",)) from None
+                self._link()
+            except FileNotFoundError:  # the first lock of this stage
+                os.close(os.open(_LOCK, _NEW & ~os.O_EXCL, 0o600, dir_fd=self._stage))
+                self._link()
+            except OSError as error:
+                if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK):
+                    raise
+                os.close(os.open(self._name, _NEW, 0o600, dir_fd=self._directory))
+        except FileExistsError:
+            cause = f"git holds it: {self._name} is there"
+            raise Conflict("apply the changes", cause, fix=("wait until git has ended",)) from None
 
     def __exit__(self, *_: object) -> None:
         if self._name:
             os.unlink(self._name, dir_fd=self._directory)
+
+    def _link(self) -> None:
+        os.link(_LOCK, self._name, src_dir_fd=self._stage, dst_dir_fd=self._directory, follow_symlinks=False)
+
+    @staticmethod
+    def left(stage: int) -> os.stat_result | None:
+        """The file of which locks were made, where one was left; None: there is none."""
+        ours = status_at(stage, _LOCK)
+        return ours if ours is not None and ours.st_nlink > 1 else None
+
+    @staticmethod
+    def remove(ours: os.stat_result, directory: int, name: str) -> None:
+        """Remove a lock that was left: no other one, of git, nor one of another stage."""
+        there = status_at(directory, name)
+        if there is not None and os.path.samestat(there, ours):
+            os.unlink(name, dir_fd=directory)
 
 
 def conflict(path: str, why: str) -> Conflict:

@@ -23,11 +23,11 @@ from ..workspace import gitdirs
 from ..workspace.protect import GIT_NAMES, fold
 from ..workspace.scan import Patterns
 from .apply import Engine, Report, above, choose
-from .cell import APPLIED
+from .choice import moved
 from .gitdata import Arrived
 from .grafted import Grafted, place_of
 from .model import KINDS, Change
-from .store import MASKS
+from .store import APPLIED, APPLYING, JOURNAL, MASKS
 from .transaction import nothing
 from .tree import Copy, masked
 
@@ -166,12 +166,32 @@ def mark_applied(held: Held) -> None:
     os.close(os.open(f"{held.path}/{APPLIED}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
 
-def undone(held: Held) -> None:
-    """It is not in place any more."""
-    try:
-        os.unlink(f"{held.path}/{APPLIED}")
-    except FileNotFoundError:
-        pass
+def undo(held: Held, *, rest: bool = False) -> list[tuple[str, str]]:
+    """Bring the workspace of a set back to what it was before the last apply (``Engine.undo``).
+
+    Before anything is brought back the set is not taken any more for one that is in place: if we are killed, the next
+    run would throw away what it holds.
+    """
+    was = os.path.exists(f"{held.path}/{APPLIED}")
+    held.mark_changed()
+    with opened(held) as (engine, _copy):
+        try:
+            return engine.undo(rest=rest)
+        except MembraneError:  # nothing was brought back
+            if was:
+                mark_applied(held)
+            raise
+
+
+def resume(held: Held, *, forward: bool, rest: bool = False) -> list[tuple[str, str]]:
+    """Bring an apply, or an undo, that ended in its middle to an end (``Engine.resume``)."""
+    if os.path.exists(f"{held.path}/{APPLYING}/{JOURNAL}"):
+        held.mark_changed()
+    with opened(held) as (engine, _copy):
+        left = engine.resume(forward=forward, rest=rest)
+        if forward and not left and not engine.changes():
+            mark_applied(held)
+    return left
 
 
 def fresh(held: Held) -> None:
@@ -188,7 +208,7 @@ def fresh(held: Held) -> None:
     held.update(made=time.time_ns())
     for name in ("base", "undo"):
         shutil.rmtree(f"{held.path}/{name}", ignore_errors=True)
-    undone(held)
+    held.mark_changed()
 
 
 # ---------------------------------------------------------------- the screen
@@ -299,8 +319,21 @@ def finish(
         for line in screen(held.name, changes, colour=colour, mode=mode):
             say(line)
         answer = {"safe": "safe", "all": "all"}.get(mode, "keep")
-        if mode == "ask" and ask is not None:
+        while mode == "ask" and ask is not None:
             answer = _asked(copy, changes, ask, look)
+            if answer not in ("safe", "all"):
+                break
+            # A person takes their time: what is put in place is what was shown, in the workspace as it was shown.
+            was, changes = changes, engine.changes()
+            other = moved(was, changes, {change.path for change in (*was, *changes)})
+            if not other:
+                break
+            more = f" and {len(other) - 1} more" if len(other) > 1 else ""
+            say(f"nothing was put in place: {escape(other[0])}{more} changed since you looked")
+            if not changes:
+                return "nothing"
+            for line in screen(held.name, changes, colour=colour, mode=mode):
+                say(line)
         if answer == "keep":
             return "kept"
         if answer in ("safe", "all"):

@@ -61,6 +61,8 @@ LARGEST_META = 1 << 20  # bytes
 LARGEST_LOCK = 512  # bytes
 LONGEST_WAIT = 60.0  # seconds for processes of a holder that was killed
 MASKS = "masks"  # in the directory of a set: the names that its last run hid
+APPLIED = "applied"  # there: a file; all that the set holds was put in place
+APPLYING, JOURNAL = "applying", "journal.json"  # there: of an apply that goes on, or that has to be brought to its end
 COPYING = "copying-"  # in the directory of a set: copies of its last layer that are being made begin so
 SPARE = ".masks"  # beside the sets: masks of sets that are gone, one for each of the last ``MOST_SPARE`` workspaces
 MOST_SPARE = 4
@@ -389,6 +391,7 @@ class Held:
         """
         found = checkpoint_of(self.meta, label)
         self._refuse_layers(len(found.layers) + 1)
+        self.mark_changed()
         with _Pool(self.state) as pool:
             frozen, _ = self._freeze(pool, above=False)
             before = Checkpoint(BEFORE_RESTORE, frozen, time.time_ns())
@@ -398,6 +401,18 @@ class Held:
                 checkpoints=(*others, before),
             )
             pool.collect()
+
+    def mark_changed(self) -> None:
+        """It holds something else than what was put in place (``APPLIED``): the next run goes on from that.
+
+        Raises:
+            HostError: that cannot be written down.
+        """
+        with _Reporting("write the change set", self.path):
+            try:
+                os.unlink(f"{self.path}/{APPLIED}")
+            except FileNotFoundError:
+                pass
 
     def fork(self, name: str, *, mounted: Callable[[], None] | None = None) -> ChangeSet:
         """A new set that begins with what this one holds now, in constant time; neither sees the other's changes.
@@ -601,6 +616,7 @@ def checkpoint_of(found: ChangeSet, label: str) -> Checkpoint:
 def _discard(state: str, name: str, spare: str = "") -> None:
     gone = f"{directory(state)}/.gone-{os.urandom(8).hex()}"
     path = place(state, name)
+    _refuse_unfinished(state, name)
     with _Pool(state) as pool:
         with _Reporting("discard the change set", path):
             os.rename(path, gone)  # in one step: what is half removed cannot be continued
@@ -608,6 +624,28 @@ def _discard(state: str, name: str, spare: str = "") -> None:
             _keep_masks(gone, spare)
         pool.collect()
     remove_tree(gone)
+
+
+def _refuse_unfinished(state: str, name: str) -> None:
+    """What an apply has replaced so far is in the set: without it the workspace stays half changed.
+
+    Raises:
+        HostError: an apply ended in its middle, and its workspace is there.
+    """
+    if not os.path.exists(f"{place(state, name)}/{APPLYING}/{JOURNAL}"):
+        return
+    try:
+        found = read(state, name)
+        trees = [(found.workspace, found.inode), (found.repository or found.workspace, found.repository_inode)]
+        if any(os.stat(path).st_ino != inode for path, inode in trees[: 2 if found.repository else 1]):
+            return
+    except (ChangeSetError, HostError, OSError):
+        return  # nothing can be brought back
+    raise HostError(
+        "discard the change set",
+        f"an apply of {name} ended in its middle, and what it replaced in {found.workspace} is kept in the set",
+        fix=(f"membrane apply --abort {name}", f"membrane apply --continue {name}"),
+    )
 
 
 def _keep_masks(gone: str, spare: str) -> None:

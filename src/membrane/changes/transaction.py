@@ -24,10 +24,12 @@ All other processes may change the workspace meanwhile.  Each parent directory i
 removal has brought into the stage is looked at once more, and given back if it is something else: so also when it is
 undone.  Then, as with any error, everything that was done is undone.
 
-When all is done the journal and the stage are kept as ``undo``, until the next apply or a discard.  Where the state
-directory is on another file system the stage is a directory ``.membrane-apply-*`` of mode 0700 in the
+When all is done the journal and the stage are kept as ``undo``, until the next apply is done or a discard.  Where the
+state directory is on another file system the stage is a directory ``.membrane-apply-*`` of mode 0700 in the
 workspace; its name is written down before it is made, and it is gone at the end: what it holds is then copied to the
 state.  As long as it is there no sandbox may write the workspace (``writers``): it could change what was judged.
+
+One file of over 800 lines: what is made ready, done, undone and brought to an end is one protocol over one stage.
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ from ..host.writing import write_all
 from .grafted import APART, Grafted
 from .ops import GitLock, Op, conflict, is_as_made, is_empty, is_ours, mark_of, status_at
 from .stagefiles import copy_small, copy_tree, read, remove_path, remove_tree, write
+from .store import APPLYING, JOURNAL
 from .tree import Parents, copy_file, digest, look_at, open_below, open_directory
 from .writers import Claim
 
@@ -58,7 +61,7 @@ STAGE_NAME = ".membrane-apply-"  # in a workspace, where the state is on another
 MOST_SYNCED = 256  # files and directories that are written to the disk one by one; of more, everything at once
 _FORMAT = 2
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_APPLYING, _UNDO, _JOURNAL, _PLACE = "applying", "undo", "journal.json", "place.json"
+_UNDO, _PLACE = "undo", "place.json"
 
 
 class Unfinished(HostError):
@@ -89,12 +92,13 @@ class Stage:
     def __init__(self, place: str, root_fd: int, root: str, step: Callable[[str], None] = nothing) -> None:
         self._changes, _, self._name = place.rpartition("/")
         self._claim: Claim | None = None  # while the stage is in the workspace
-        self._home = f"{place}/{_APPLYING}"
+        self._home = f"{place}/{APPLYING}"
         self._undo = f"{place}/{_UNDO}"
         self._root_fd, self._root, self._step = root_fd, root, step
         self.inside = ""  # the name of the stage in the workspace
         self.fd = -1
         self.rows: list[list[Any]] = []  # those that ``commit`` was given, from ``open`` on
+        self.rows_after: list[list[Any]] = []  # the same
         self._count = 0
         self._modes: dict[str, int] = {}  # of the files in slots, which have 0600 until all is ready
         self._marks: dict[str, tuple[int, int, int, int]] = {}  # of the files that are copied into slots
@@ -110,15 +114,15 @@ class Stage:
         Raises:
             Unfinished: it is so.
         """
-        if os.path.exists(f"{self._home}/{_JOURNAL}"):
+        if os.path.exists(f"{self._home}/{JOURNAL}"):
             raise Unfinished(
                 "look at the changes",
                 "an apply ended in its middle",
-                fix=("membrane apply --continue NAME", "membrane apply --abort NAME"),
+                fix=(f"membrane apply --continue {self._name}", f"membrane apply --abort {self._name}"),
             )
 
     def begin(self) -> None:
-        """Make an empty stage; the undo copy of the apply before is gone.
+        """Make an empty stage; the undo copy of the apply before stays until this one is done.
 
         Raises:
             Unfinished: an apply has to be brought to an end first.
@@ -129,7 +133,6 @@ class Stage:
         self.check()
         self._count, self._modes, self._marks = 0, {}, {}
         self._remove_leftovers()
-        remove_path(self._undo)
         self._step("begin")
         os.mkdir(self._home, 0o700)
         same = os.stat(self._home).st_dev == os.fstat(self._root_fd).st_dev
@@ -223,7 +226,7 @@ class Stage:
         self._close_stage()
         self._step("drop")
         try:
-            os.unlink(f"{self._home}/{_JOURNAL}")  # first: without its stage it would say that everything was done
+            os.unlink(f"{self._home}/{JOURNAL}")  # first: without its stage it would say that everything was done
         except FileNotFoundError:
             pass
         self._step("remove stage")
@@ -384,11 +387,12 @@ class Stage:
 
     # ------------------------------------------------------------ the journal
 
-    def commit(self, ops: list[Op], rows: list[list[Any]]) -> None:
+    def commit(self, ops: list[Op], rows: list[list[Any]], rows_after: list[list[Any]]) -> None:
         """Write the journal; from now on the operations are done, or undone, by it.
 
         Args:
             rows: what was written down of the base so far (``base.Base.stored``), for an undo.
+            rows_after: what is to be written down when all is done, for who brings it to its end.
         """
         made = [op for op in ops if op.do in ("new", "put")]
         self._step("sync")
@@ -408,8 +412,9 @@ class Stage:
             "workspace": self._root,
             "ops": [list(op._key()) for op in ops],
             "rows": rows,
+            "rows_after": rows_after,
         }
-        write(f"{self._home}/{_JOURNAL}", journal)
+        write(f"{self._home}/{JOURNAL}", journal)
 
     def _sync(self, slot: str) -> None:
         try:
@@ -421,8 +426,11 @@ class Stage:
         finally:
             os.close(fd)
 
-    def carry_out(self, ops: list[Op]) -> None:
+    def carry_out(self, ops: list[Op], done: Callable[[], None]) -> None:
         """Do all operations, or none.
+
+        Args:
+            done: is called when all are done, before the journal is given up.
 
         Raises:
             Conflict: the workspace was changed where an operation was to be done; it is as before.
@@ -458,13 +466,14 @@ class Stage:
                 target=ascii(error.filename or "")[1:-1],
             ) from error
         try:
+            done()
             self.finish(ops)
         except OSError as error:
             self.close()
             raise Unfinished(
                 "keep what was replaced",
                 f"{os.strerror(error.errno or 0)}; everything is in place",
-                fix=("membrane apply --continue NAME   # ends it",),
+                fix=(f"membrane apply --continue {self._name}   # ends it",),
             ) from error
 
     @staticmethod
@@ -497,6 +506,7 @@ class Stage:
             self._bring_home()
         self.close()
         self._step("keep undo")
+        remove_path(self._undo)  # that of the apply before
         os.rename(self._home, self._undo)
 
     def _bring_home(self) -> None:
@@ -516,7 +526,7 @@ class Stage:
         Raises:
             HostError: there is none, or it cannot be read.
         """
-        stored = read(f"{self._home}/{_JOURNAL}")
+        stored = read(f"{self._home}/{JOURNAL}")
         if not stored:
             self._remove_leftovers()
             raise HostError("bring the apply to an end", "none ended in its middle", fix=("membrane changes",))
@@ -528,15 +538,32 @@ class Stage:
                 for do, path, slot, old, new, was, mode, lock, listed, tree in stored["ops"]
             ]
         except (KeyError, TypeError, ValueError) as error:
-            raise HostError("read the journal", str(error), target=f"{self._home}/{_JOURNAL}") from None
-        self.rows = stored.get("rows", [])
+            raise HostError("read the journal", str(error), target=f"{self._home}/{JOURNAL}") from None
+        self.rows, self.rows_after = stored.get("rows", []), stored.get("rows_after", [])
         self.inside = read(f"{self._home}/{_PLACE}").get("inside", "")
         if self.inside:
             self._exclude()
             self._restage()
         else:
             self.fd = os.open(f"{self._home}/stage", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._unlock(ops)
         return ops
+
+    def _unlock(self, ops: Iterable[Op]) -> None:
+        """Remove the lock of git that we held when we were killed: nobody else would."""
+        ours = GitLock.left(self.fd)
+        if ours is None:
+            return
+        parents = Parents(self._root_fd)
+        try:
+            for op in ops:
+                if op.lock:
+                    try:
+                        GitLock.remove(ours, parents.of(op.path)[0], op.lock)
+                    except OSError:
+                        continue  # what holds it has not come yet, or is somewhere else by now
+        finally:
+            parents.close()
 
     def _restage(self) -> None:
         """Open the stage in the workspace; where only the copy in the state is left, make it anew."""
@@ -562,7 +589,7 @@ class Stage:
             HostError: there is none.
         """
         self.check()
-        if not os.path.exists(f"{self._undo}/{_JOURNAL}"):
+        if not os.path.exists(f"{self._undo}/{JOURNAL}"):
             raise HostError(
                 "undo the last apply of",
                 "there is none that can be undone",
@@ -660,7 +687,7 @@ class Stage:
         return Unfinished(
             "apply the changes",
             f"{error}; and {len(left)} of them could not be undone: {ascii(path)[1:-1]} ({why})",
-            fix=("membrane apply --abort NAME   # tries again", "membrane apply --continue NAME"),
+            fix=(f"membrane apply --abort {self._name}   # tries again", f"membrane apply --continue {self._name}"),
         )
 
     def is_done(self, op: Op, parents: Parents, staged: Collection[str]) -> bool:
@@ -682,7 +709,7 @@ class Stage:
         """Do an operation that is not done."""
         self._step(op.do)
         parent, name = parents.of(op.path)
-        with GitLock(parent, op.lock):
+        with GitLock(parent, op.lock, self.fd):
             if op.do == "mode":
                 self._mode(parent, name, op.new, op.was, op.mode)
                 return
@@ -719,7 +746,7 @@ class Stage:
             return
         self._step(f"undo {op.do}")
         parent, name = parents.of(op.path)
-        with GitLock(parent, op.lock):
+        with GitLock(parent, op.lock, self.fd):
             there = status_at(parent, name)
             directory = there is not None and stat.S_ISDIR(there.st_mode)
             if op.do == "remove":

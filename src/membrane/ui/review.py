@@ -357,16 +357,12 @@ def _patch(invocation: Invocation, held: store.Held, only: Sequence[str], state:
 def _resume(held: store.Held, *, forward: bool, rest: bool, many: bool) -> int:
     if many:
         raise PolicyError("bring the apply to an end", "--continue and --abort exclude each other")
-    with review.opened(held) as (engine, _copy):
-        left = engine.resume(forward=forward, rest=rest)
+    left = review.resume(held, forward=forward, rest=rest)
     return _left(left, "everything is in place" if forward else "everything is as before", rest=rest)
 
 
 def _undo(invocation: Invocation, held: store.Held) -> int:
-    with review.opened(held) as (engine, _copy):
-        left = engine.undo(rest=invocation.has("rest"))
-    review.undone(held)
-    return _left(left, "everything is as before", rest=True)
+    return _left(review.undo(held, rest=invocation.has("rest")), "everything is as before", rest=True)
 
 
 def _left(left: Sequence[tuple[str, str]], whole: str, *, rest: bool) -> int:

@@ -128,6 +128,22 @@ def test_only_what_is_asked_for_with_the_directories_that_it_needs(made: Workspa
     assert (made.base / "gone").exists() and not (made.base / "moved").exists()
 
 
+@pytest.mark.parametrize("what", ["mode", "attributes"])
+def test_what_else_was_done_to_a_directory_is_not_asked_for_with_a_name_in_it(tmp_path: Path, what: str) -> None:
+    workspace = Workspace(tmp_path / "w")
+    (workspace.base / "d").mkdir(mode=0o755)
+    workspace.begin()
+    workspace.write("d/new", "n\n")
+    (workspace.layer / "d").chmod(0o700 if what == "mode" else 0o755)
+    if what == "attributes":
+        os.setxattr(workspace.layer / "d", "user.note", b"1")
+    with engine(workspace) as each:
+        assert (what, "d") in kinds(each.changes())
+        report = each.apply(["d/new"])
+    assert kinds(report.applied) == [("added", "d/new")] and not report.refused
+    assert stat.S_IMODE((workspace.base / "d").stat().st_mode) == 0o755
+
+
 def test_red_ones_stay_out_and_what_stands_below_them_too(made: Workspace) -> None:
     made.write(".vscode/tasks.json", "{}")
     made.write("run", "x", 0o755)
@@ -545,6 +561,45 @@ def test_on_a_full_disk_everything_is_as_before(tmp_path: Path) -> None:
     command += [str(Path(__file__).parent), str(tmp_path / "w")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("at", ["stage file", "journal", "put"])
+def test_an_apply_that_failed_takes_no_undo_copy_away(made: Workspace, at: str) -> None:
+    before = tree(made.base)
+    with engine(made) as each:
+        each.apply()
+    after = tree(made.base)
+    made.write("changed", "three\n")
+
+    def step(name: str) -> None:
+        if name == at:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with engine(made, step) as each, pytest.raises(HostError, match="everything is as before"):
+        each.apply()
+    assert tree(made.base) == after
+    with engine(made) as each:
+        assert each.undo() == []
+    assert tree(made.base) == before
+
+
+def test_what_comes_is_written_down_for_later_runs_before_the_journal(
+    made: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error there leaves no apply that has to be brought to an end."""
+    before = tree(made.base)
+
+    def begin(*_words: object) -> bytes:
+        raise HostError("write down which commits are yours", "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("membrane.workspace.origins.begin", begin)
+        with engine(made) as each, pytest.raises(HostError, match="which commits are yours"):
+            each.apply()
+    assert tree(made.base) == before
+    with engine(made) as each:
+        each.apply()
+    assert is_after(tree(made.base))
 
 
 def test_what_cannot_be_undone_is_said_and_can_be_tried_again(made: Workspace) -> None:

@@ -1,9 +1,13 @@
-"""changes.gitdata: objects are added, refs move from what they were, and git fsck is clean whatever both sides did."""
+"""changes.gitdata: objects are added, refs move from what they were, and git fsck is clean whatever both sides did.
+
+One file of over 800 lines: one repository, and each thing that both sides do in it.
+"""
 
 from __future__ import annotations
 
 import os
 import random
+import signal
 import subprocess
 import zlib
 from hashlib import sha1
@@ -11,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from copies import Workspace, engine, run_in, tree
+from test_changes_apply import child
 from test_changes_red import GIT_ENVIRONMENT, git
 
 from membrane.changes import connected, gitdata
@@ -18,6 +23,7 @@ from membrane.changes.apply import Report
 from membrane.changes.gitdata import loose_name, pack_name
 from membrane.changes.gitentries import entries
 from membrane.errors import Conflict
+from membrane.host import syscalls
 
 Tree = dict[bytes, tuple[object, ...]]
 pytestmark = [pytest.mark.needs_kernel("overlayfs in a user namespace"), pytest.mark.needs_tool("git")]
@@ -786,3 +792,117 @@ def test_a_branch_that_a_work_tree_of_the_host_is_on_by_now_is_not_deleted(made:
     git(made.base, "worktree", "remove", "wt")
     apply(made)
     assert git(made.base, "branch", "--format=%(refname:short)").split() == ["main", "side"]  # the control
+
+
+def killed_in_the_lock(workspace: Workspace, *, before: bool) -> None:
+    """An apply that is killed while it has a branch under its lock, before or after that has changed places."""
+
+    def work() -> None:
+        real = syscalls.exchange
+
+        def exchange(source: int, name: str, target: int, other: str) -> None:
+            if before and other == "main":
+                os.kill(os.getpid(), signal.SIGKILL)
+            real(source, name, target, other)
+            if other == "main":
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        syscalls.exchange = exchange
+        apply(workspace)
+
+    assert child(work) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("forward", [False, True], ids=["back", "forward"])
+@pytest.mark.parametrize("before", [False, True], ids=["after the step", "before the step"])
+def test_killed_while_it_holds_a_lock_of_git_it_leaves_none(made: Workspace, forward: bool, before: bool) -> None:
+    """git outside, and membrane itself, would wait for its end for ever."""
+    inside(made, "write('a', 'two\\n'); git('commit', '-qam', 'two')")
+    killed_in_the_lock(made, before=before)
+    lock = made.base / ".git/refs/heads/main.lock"
+    assert lock.exists()
+    with pytest.raises(AssertionError, match="Another git process"):  # the control: git takes it for one of its own
+        git(made.base, "update-ref", "refs/heads/main", "old~0")
+    with engine(made) as each:
+        assert each.resume(forward=forward) == []
+    assert not lock.exists()
+    assert git(made.base, "log", "--format=%s").split() == (["two", "one"] if forward else ["one"])
+    assert git(made.base, "status", "--porcelain") == ""
+    fsck(made.base)
+
+
+def test_a_lock_of_git_that_came_meanwhile_is_left_to_git(made: Workspace) -> None:
+    inside(made, "write('a', 'two\\n'); git('commit', '-qam', 'two')")
+    killed_in_the_lock(made, before=True)
+    lock = made.base / ".git/refs/heads/main.lock"
+    lock.unlink()
+    lock.write_text("")  # git's, after a person had removed ours
+    with engine(made) as each:
+        left = dict(each.resume(forward=True))
+    assert left[".git/refs/heads/main"] == "git holds it: main.lock is there" and lock.exists()
+
+
+def test_after_an_apply_that_was_brought_to_its_end_the_command_goes_on_from_it(made: Workspace) -> None:
+    """What it changes then is no conflict with what came from itself."""
+    inside(made, "write('a', 'two\\n'); git('commit', '-qam', 'two')")
+
+    def work() -> None:
+        def step(name: str) -> None:
+            if name == "finish":
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        with engine(made, step) as each:
+            each.apply()
+
+    assert child(work) == -signal.SIGKILL
+    with engine(made) as each:
+        assert each.resume(forward=True) == []
+        assert each.changes() == []
+    inside(made, "write('a', 'three\\n'); git('commit', '-qam', 'three')")
+    report = apply(made)
+    assert not report.refused and not report.arrived
+    assert git(made.base, "log", "--format=%s").split() == ["three", "two", "one"]
+    with engine(made) as each:
+        assert each.undo() == []
+    assert git(made.base, "log", "--format=%s").split() == ["two", "one"]
+
+
+def test_after_an_apply_that_was_taken_back_it_can_be_done_again(made: Workspace) -> None:
+    inside(made, "write('a', 'two\\n'); git('commit', '-qam', 'two')")
+
+    def work() -> None:
+        def step(name: str) -> None:
+            if name == "keep undo":  # all is done, and written down
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        with engine(made, step) as each:
+            each.apply()
+
+    assert child(work) == -signal.SIGKILL
+    with engine(made) as each:
+        assert each.resume(forward=False) == []
+    assert git(made.base, "log", "--format=%s").split() == ["one"]
+    report = apply(made)
+    assert not report.refused and not report.arrived
+    assert git(made.base, "log", "--format=%s").split() == ["two", "one"]
+
+
+def test_a_ref_that_an_undo_left_as_it_is_is_what_the_command_goes_on_from(made: Workspace) -> None:
+    inside(made, "write('a', 'two\\n'); git('commit', '-qam', 'two'); git('branch', 'side')")
+    apply(made)
+    (made.base / ".git/refs/heads/main.lock").write_text("")
+    with engine(made) as each:
+        left = dict(each.undo(rest=True))
+    (made.base / ".git/refs/heads/main.lock").unlink()
+    assert ".git/refs/heads/main" in left
+    with engine(made) as each:
+        assert each.base.rows[".git//refs/heads/main"].content == git(made.base, "rev-parse", "main").strip()
+        assert each.base.rows[".git//refs/heads/side"].content == ""  # the control: that went
+
+
+def test_a_head_of_which_only_the_beginning_is_a_ref_never_comes(made: Workspace) -> None:
+    good = "ref: refs/heads/" + "a" * (gitdata.LONGEST_REF - 16)
+    made.write(".git/HEAD", f"{good}/../../x.lock\n")
+    report = apply(made, red=True)
+    assert [(change.path, why) for change, why in report.refused] == [(".git/HEAD", "it names no ref and no commit")]
+    assert git(made.base, "log", "--format=%s").split() == ["one"]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from copies import tree
+from test_changes_apply import child
 
-from membrane.changes import review, store
+from membrane.changes import diff, review, store
+from membrane.changes.choice import moved
 from membrane.changes.model import Change
 from membrane.policy.model import Origin, PathRule
 from membrane.ui import cli
@@ -125,6 +128,37 @@ def test_looking_comes_back_to_the_question(made: Session) -> None:
     assert len(looked) == 1 and not answers
 
 
+def test_what_changes_while_the_question_stands_is_asked_about_again(made: Session) -> None:
+    said: list[str] = []
+    asked: list[int] = []
+
+    def ask(_question: str) -> str:
+        asked.append(len(said))
+        if len(asked) == 1:  # an editor outside, before the answer
+            (made.workspace / "run.sh").write_text("mine\n")
+        return "a"
+
+    with made.held as held:
+        outcome = review.finish(held, "ask", say=said.append, ask=ask)
+    assert said[asked[0]] == "nothing was put in place: run.sh changed since you looked"
+    assert len(asked) == 2 and outcome == "kept"  # and then it is a conflict, which was shown before the second answer
+    assert any("run.sh" in line and "meanwhile" in line for line in said[asked[0] : asked[1]])
+    assert (made.workspace / "run.sh").read_text() == "mine\n" and (made.workspace / "a").read_text() == "one\n"
+
+
+@pytest.mark.as_user
+def test_what_the_command_closed_is_what_was_seen_when_it_was_opened_for_a_look(made: Session) -> None:
+    """Opening it changes its change time, and nothing else."""
+    (made.layer / "closed").write_text("c\n")
+    (made.layer / "closed").chmod(0o200)
+    with made.held as held, review.opened(held) as (engine, copy):
+        first = engine.changes()
+        page = b"".join(diff.patch(copy, first))
+        again = engine.changes()
+    assert b"+c\n" in page
+    assert moved(first, again, [change.path for change in first]) == []
+
+
 def test_a_conflict_keeps_the_set(made: Session) -> None:
     made.held.update(made=1)
     outcome, said = made.finish("all")
@@ -187,6 +221,87 @@ def test_diff_apply_and_undo_as_they_are_typed(typed: Session, capfdbinary: pyte
     assert not (typed.workspace / "run.sh").exists()
     assert cli.main(["undo"]) == 125
     assert cli.main(["apply", "--continue"]) == 125
+
+
+def killed(at: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that is killed at the first step of this name."""
+
+    def work() -> None:
+        def step(name: str) -> None:
+            if name == at:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        monkeypatch.setattr(review, "nothing", step)
+        made = review.opened
+        monkeypatch.setattr(review, "opened", lambda held, paths=(): made(held, paths, step))
+        cli.main(words)
+
+    assert child(work) == -signal.SIGKILL
+
+
+def next_run(session: Session) -> list[str]:
+    """What the set still holds when the next run on it has begun."""
+    with store.take(session.state, "work", "a test") as held:
+        review.fresh(held)
+        return sorted({name for upper in held.uppers for name in os.listdir(upper)})
+
+
+def test_a_set_that_was_put_in_place_is_begun_anew_but_not_one_that_was_restored(typed: Session) -> None:
+    assert cli.main(["checkpoint", "work", "first"]) == 0
+    with store.take(typed.state, "work", "a test") as held:
+        (Path(held.uppers[-1]) / "more").write_text("m")
+    assert cli.main(["apply", "--all"]) == 0
+    assert cli.main(["restore", "work", "first"]) == 0
+    assert next_run(typed) == ["a", "run.sh"]
+    with store.take(typed.state, "work", "a test") as held:
+        assert [each.label for each in held.meta.checkpoints] == ["first", "before-restore"]
+    assert cli.main(["apply", "--all"]) == 0
+    assert next_run(typed) == []  # the control
+
+
+@pytest.mark.parametrize("at", ["take undo", "undo put", "drop", "remove stage"])
+def test_a_set_whose_undo_was_killed_holds_its_changes_in_the_next_run(
+    typed: Session, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    assert cli.main(["apply", "--all"]) == 0
+    killed(at, ["undo"], monkeypatch)
+    cli.main(["apply", "--abort"])
+    assert next_run(typed) == ["a", "run.sh"]
+
+
+def test_an_undo_that_is_refused_leaves_the_set_in_place(typed: Session) -> None:
+    assert cli.main(["apply", "--all"]) == 0
+    (typed.workspace / "a").write_text("mine\n")
+    assert cli.main(["undo"]) == 125 and cli.main(["apply", "--continue"]) == 125
+    assert next_run(typed) == []
+
+
+def test_an_apply_that_was_brought_to_its_end_is_one(typed: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed("finish", ["apply", "--all"], monkeypatch)
+    assert cli.main(["apply", "--continue"]) == 0
+    assert next_run(typed) == []
+
+
+def test_a_set_whose_apply_ended_in_its_middle_is_not_thrown_away(
+    typed: Session, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It has the only copy of what was replaced."""
+    killed("finish", ["apply", "--all"], monkeypatch)
+    assert (typed.workspace / "a").read_text() == "two\n"
+    assert cli.main(["discard", "work"]) == 125
+    assert "membrane apply --abort work" in capsys.readouterr().err
+    assert cli.main(["apply", "--abort"]) == 0
+    assert (typed.workspace / "a").read_text() == "one\n"
+    assert cli.main(["discard", "work"]) == 0
+
+
+def test_where_nothing_can_be_brought_back_it_is_discarded(
+    typed: Session, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    killed("finish", ["apply", "--all"], monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    typed.workspace.rename(tmp_path / "moved")
+    assert cli.main(["discard", "work"]) == 0
 
 
 def test_json(typed: Session, capsys: pytest.CaptureFixture[str]) -> None:

@@ -257,6 +257,35 @@ def test_git_root_mount(box: Box) -> None:
 # ---------------------------------------------------------------- ignore, readonly
 
 
+def test_a_workspace_far_below_the_home(box: Box) -> None:
+    """The directories above it stay put, and each costs mounts of a fixed number, not twice what is there."""
+    script = """
+import os, sys
+above = os.path.relpath(os.getcwd(), os.environ["HOME"]).split("/")[:-1]
+moved = []
+for count in range(1, len(above) + 1):
+    path = os.path.join(os.environ["HOME"], *above[:count])
+    try:
+        os.rename(path, path + "-moved")
+        moved.append(path)
+    except OSError as error:
+        assert error.errno == 16, error
+print(len(above), moved, sum(1 for _ in open("/proc/self/mounts")))
+"""
+
+    def mounts(depth: int) -> int:
+        workspace = box.home.joinpath(*(f"d{number}" for number in range(depth + 1)))
+        workspace.mkdir(parents=True, exist_ok=True)
+        done = box.run("--home=ephemeral", "--", "python3", "-c", script, cwd=workspace)
+        assert done.returncode == 0, done
+        found, moved, number = done.stdout.split()
+        assert (int(found), moved) == (depth, "[]")
+        return int(number)
+
+    few, many = mounts(2), mounts(32)  # a doubling with each would be more than the kernel gives a namespace
+    assert many - few <= 4 * 30
+
+
 def test_everything_works_on_an_ordinary_file(box: Box) -> None:
     """The positive control of the next two."""
     (box.workspace / "file").write_text("text")

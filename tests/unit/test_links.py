@@ -43,3 +43,26 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_the_first_page_is_short() -> None:
     assert 110 <= len((ROOT / "README.md").read_text().splitlines()) <= 130
+
+
+NAMED = re.compile(r"`([\w/]+\.py)`(?:,| \()\s*`(\w+)`")
+
+
+def absent(text: str) -> list[str]:
+    """Names that a page says are in a file of ours, as ``file.py``, ``name``, and are not."""
+    found = []
+    for file, name in NAMED.findall(text):
+        places = [each for each in (ROOT / "src/membrane").rglob(Path(file).name) if str(each).endswith("/" + file)]
+        if places and not any(re.search(rf"\b{name}\b", each.read_text()) for each in places):
+            found.append(f"{file}: {name}")
+    return found
+
+
+def test_the_search_for_names_finds_what_it_looks_for() -> None:
+    text = "in `plan/toolchains.py`, `NAMES`, and `plan/toolchains.py` (`NOWHERE`); `elsewhere.py`, `NAMES`"
+    assert absent(text) == ["plan/toolchains.py: NOWHERE"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_names_that_pages_give_of_the_code_are_there(page: Path) -> None:
+    assert absent(page.read_text()) == []

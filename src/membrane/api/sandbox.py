@@ -537,17 +537,27 @@ class AsyncSandbox(AsyncReviewed):
 
         A reader that does not keep up learns what it missed from an event ``EventsLost``.
         """
-        self._check_open()
-        reader = Events()
-        self._readers.append(reader)
-        self._want_events()
-        return self._read_events(reader)
+        waiting: asyncio.Queue[Event | None] = asyncio.Queue()
+        reader = Events(waiting)
+        self._follow(reader)
+        return self._read_events(reader, waiting)
 
-    async def _read_events(self, reader: Events) -> AsyncIterator[Event]:
+    async def _read_events(self, reader: Events, waiting: asyncio.Queue[Event | None]) -> AsyncIterator[Event]:
         try:
-            while (event := await reader.get()) is not None:
+            while (event := await waiting.get()) is not None:
                 yield event
         finally:
+            self._unfollow(reader)
+
+    def _follow(self, reader: Events) -> None:
+        """Tell ``reader`` the events from now on, in the loop."""
+        self._check_open()
+        self._readers.append(reader)
+        self._want_events()
+
+    def _unfollow(self, reader: Events) -> None:
+        """It takes no more."""
+        if reader in self._readers:
             self._readers.remove(reader)
 
     async def update(self, policy: Policy) -> None:

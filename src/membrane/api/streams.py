@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .model import Event
 
 if TYPE_CHECKING:
+    import queue
     from collections.abc import Iterator, Sequence
 
 MOST_EVENTS = 10_000  # that wait for a reader
@@ -19,24 +20,25 @@ PIPE = subprocess.PIPE
 
 
 class Events:
-    """What one reader has yet to take."""
+    """What one reader has yet to take; None is the end.
 
-    def __init__(self) -> None:
-        self._queue: asyncio.Queue[Event | None] = asyncio.Queue()
+    Args:
+        waiting: where that is, of a kind on which the reader can wait.
+    """
+
+    def __init__(self, waiting: asyncio.Queue[Event | None] | queue.SimpleQueue[Event | None]) -> None:
+        self.waiting = waiting
         self._missed = 0
 
     def put(self, event: Event | None) -> None:
-        if event is not None and self._queue.qsize() >= MOST_EVENTS:
+        if event is not None and self.waiting.qsize() >= MOST_EVENTS:
             self._missed += 1
             return
         if self._missed:
             data = {"event": "EventsLost", "kind": "event", "count": self._missed, "source": "session"}
-            self._queue.put_nowait(Event("EventsLost", "", "session", data))
+            self.waiting.put_nowait(Event("EventsLost", "", "session", data))
             self._missed = 0
-        self._queue.put_nowait(event)
-
-    async def get(self) -> Event | None:
-        return await self._queue.get()
+        self.waiting.put_nowait(event)
 
 
 class Pipes:

@@ -565,7 +565,10 @@ class Supervisor(Boundary):
                         command.lost += 1
         if not self._wants_events:
             return
-        if self._unsent + len(line) > MOST_WAITING:
+        if kind == "SessionEnded":
+            if self._dropped:
+                self._tell_dropped()  # nothing comes after it
+        elif self._unsent + len(line) > MOST_WAITING:
             self._dropped += 1
             return
         self._unsent += len(line)
@@ -576,14 +579,17 @@ class Supervisor(Boundary):
     def _running(self) -> list[_Command]:
         return [command for command in self._commands.values() if command.client is not None]
 
+    def _tell_dropped(self) -> None:
+        import json
+
+        text = json.dumps({"event": "EventsLost", "kind": "event", "count": self._dropped, "source": "session"})
+        self._dropped = 0
+        self._unsent += len(text)
+        self._lines.append(text)
+
     def _send_lines(self) -> None:
         if self._dropped and self._unsent < MOST_WAITING // 2:
-            import json
-
-            text = json.dumps({"event": "EventsLost", "kind": "event", "count": self._dropped, "source": "session"})
-            self._dropped = 0
-            self._unsent += len(text)
-            self._lines.append(text)
+            self._tell_dropped()
         if self._lines:
             lines, self._lines = self._lines, []
             self._send(self._main, wire.EventLines(tuple(lines)))

@@ -19,11 +19,12 @@ import os
 import queue
 import threading
 from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Any, Self, TypeVar
 
 from ..errors import HostError
 from .sandbox import AsyncSandbox, answering, refuse_fork, waits_for_itself
-from .streams import standard_streams
+from .streams import Events, standard_streams
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -276,21 +277,20 @@ class Sandbox:
 
     def events(self) -> Iterator[Event]:
         """The events from now on, until the sandbox is closed; the iterator blocks."""
-        taken: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
-        stream = self._call(_first(self._core))
+        waiting: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        reader = Events(waiting)
+        self._call(_follow(self._core, reader))
+        return self._read_events(reader, waiting)
 
-        async def pump() -> None:
-            async for event in stream:
-                taken.put(event)
-
-        running = self._queued(pump())
-        running.add_done_callback(lambda _future: taken.put(None))  # also when it is cancelled before its first step
-
-        def read(_running: Future[None]) -> Iterator[Event]:  # a loop itself does not keep tasks (asyncio.create_task)
-            while (event := taken.get()) is not None:
+    def _read_events(self, reader: Events, waiting: queue.SimpleQueue[Event | None]) -> Iterator[Event]:
+        try:
+            while (event := waiting.get()) is not None:
                 yield event
-
-        return read(running)
+        finally:
+            loop = self._loop  # without the lock: the collector may be here, in a thread that holds it
+            if loop is not None:
+                with suppress(RuntimeError):  # closed meanwhile
+                    loop.call_soon_threadsafe(self._core._unfollow, reader)
 
     def update(self, policy: Policy) -> None:
         """Decide by the network rules of ``policy`` from now on (``AsyncSandbox.update``)."""
@@ -427,9 +427,9 @@ def _answer(future: Future[T], timeout: float | None = None) -> T:
         raise
 
 
-async def _first(core: AsyncSandbox) -> Any:
+async def _follow(core: AsyncSandbox, reader: Events) -> None:
     """``events`` counts from here, not from the first look."""
-    return core.events()
+    core._follow(reader)
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:

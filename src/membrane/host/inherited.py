@@ -37,7 +37,10 @@ _SIGCHLD = 17
 _LIMITS = (
     (errno.EMFILE, "RLIMIT_NOFILE", "{} open files in each process", "ulimit -n 1024"),
     (errno.EFBIG, "RLIMIT_FSIZE", "files of at most {} bytes", "ulimit -f unlimited"),
+    (errno.EAGAIN, "RLIMIT_NPROC", "this user {} processes and threads", "ulimit -u 1000"),
 )
+
+_RUN = 20  # processes and threads of a run, and some more
 
 
 def settle() -> None:
@@ -108,4 +111,20 @@ def _limit(number: int) -> int:
         return os.sysconf("SC_OPEN_MAX")  # no module is found any more
     import resource
 
-    return resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    if number == errno.EFBIG:
+        return resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    allowed = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    # EAGAIN has other causes: it is this one where a run does not fit in.
+    return allowed if allowed - _threads() < _RUN else -1
+
+
+def _threads() -> int:
+    """How many processes and threads this user has, as RLIMIT_NPROC counts them."""
+    found = 0
+    for name in os.listdir("/proc"):
+        try:
+            if name.isdecimal() and os.stat(f"/proc/{name}").st_uid == os.getuid():
+                found += len(os.listdir(f"/proc/{name}/task"))
+        except OSError:
+            continue  # it has ended
+    return found

@@ -184,6 +184,10 @@ def _refuse_workspace(facts: HostFacts) -> None:
         refuse_overlap(workspace, facts.state)
     elif workspace in mounts.SHARED_PLACES or workspace == f"/run/user/{facts.uid}":
         cause = f"the workspace {workspace} holds files and sockets of other programs: all of them would be open"
+    elif not mounts.inside(workspace, "/dev/shm") and any(  # noqa: S108
+        mounts.inside(workspace, tree) for tree in mounts.KERNEL_TREES
+    ):
+        cause = f"the workspace {workspace} is the kernel's: no files are kept there"
     else:
         return
     raise PolicyError("use the workspace", cause, fix=("cd into a project directory and run membrane there",))

@@ -699,9 +699,12 @@ def _pins_above(ops: Sequence[MountOp], tree: str) -> list[MountOp]:
 
     The mount would move along: a mask made later, by path, would not find it, and names in it would not be protected
     before they are made.
+
+    Outer ones first: a pin is a copy of all mounts below it, and of one that holds pins already each is there twice
+    afterwards, so the other order doubles the number of mounts with each directory.
     """
     pins: list[MountOp] = []
-    for path in _ancestors(tree):
+    for path in reversed(_ancestors(tree)):
         holders = [op for op in ops if isinstance(op, (Bind, Tmpfs, Overlay)) and inside(path, op.target)]
         holders = [op for op in holders if not isinstance(op, Overlay) or op.system]
         writable = bool(holders) and (not isinstance(holders[-1], Bind) or holders[-1].writable)

@@ -500,6 +500,7 @@ class Boundary(ABC):
                     shown="" if root == facts.workspace else root + "/",
                     store=os.path.join(facts.state, "quarantine", self.id),
                     mask=cell.hide,
+                    mounted=self._mounted,
                     report=self.log.add,
                     table=table,
                     empty=empty,
@@ -512,6 +513,13 @@ class Boundary(ABC):
 
             tree = changes.meta.repository
             self.guards.append(Late(tree, elsewhere, None, changes.git_uppers, mask=cell.hide, table=table))
+
+    def _mounted(self) -> frozenset[str]:
+        """The mount points in the sandbox, as far as they can be known now."""
+        try:
+            return self.cell.mount_points() or frozenset()
+        except (ProcessLookupError, HostError):
+            return frozenset()
 
     def _tell_tracer(self, tracer: Tracer, scans: list[tuple[str, ScanResult]], tips: dict[str, bytes]) -> None:
         """What it has to know of the trees that the command writes, before it has its first call."""

@@ -397,7 +397,12 @@ def _reopening(workspace: str) -> tuple[str, ...]:
 
 
 def _make_home(home: str, workspace: str = "", user_home: str = "") -> None:
-    """Make our state directory; not in ``workspace``, where the run is refused and would leave it behind."""
+    """Make our state directory; not in ``workspace``, where the run is refused and would leave it behind.
+
+    Raises:
+        HostError: it cannot be made, or is another user's: root with the HOME of who called it (sudo that keeps it)
+            would leave files of root's there, at which every later run of that user stops.
+    """
     if workspace and not os.path.lexists(home):
         from ..plan import build, mounts
 
@@ -409,6 +414,9 @@ def _make_home(home: str, workspace: str = "", user_home: str = "") -> None:
     except FileExistsError:
         if not os.path.isdir(home):
             raise HostError("use the state directory", "it is not a directory", target=home, fix=_HOME_FIX) from None
+        if (owner := os.stat(home).st_uid) != os.geteuid():
+            fix = ("sudo -H membrane ...", *_HOME_FIX) if os.geteuid() == 0 else _HOME_FIX
+            raise HostError("use the state directory", f"it belongs to uid {owner}", target=home, fix=fix) from None
     except OSError as error:
         raise HostError("make the state directory", _name(error), target=home, fix=_HOME_FIX) from None
 

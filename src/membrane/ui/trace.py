@@ -141,10 +141,13 @@ def _list(invocation: Invocation, state: str, home: str) -> int:
 
 
 def _row(entry: reader.Entry) -> dict[str, Any] | None:
-    """What the list says of a record; None: it was removed since it was listed."""
+    """What the list says of a record; None: it was removed since it was listed, or cannot be read."""
     try:
         names = os.listdir(entry.path)
     except FileNotFoundError:
+        return None
+    except OSError as error:  # root's, in a state directory that both have used: the others are listed all the same
+        print(f"membrane: cannot read the record {escape(entry.path)}: {error.strerror}", file=sys.stderr)
         return None
     started, ended = reader.Record(entry.path).ends()
     taken = 0

@@ -87,6 +87,8 @@ class Guard(Holder, Watching):
         shown: put before a path that is reported; empty for the workspace.
         store: host directory that protected names are moved to at the end; made when it is first needed.
         mask: mounts operations inside the sandbox.
+        mounted: the mount points in the sandbox now.  A name that is replaced outside loses its mount by that, so one
+            that has it was only listed again; another cover would hide its first read from the record.
         report: takes events.
         table: the unix sockets of the sandbox; None: those of others are not covered when they appear.
         empty: hidden names that were covered by what is empty, and are again when a process outside replaces them.
@@ -101,6 +103,7 @@ class Guard(Holder, Watching):
         shown: str,
         store: str,
         mask: Callable[[Sequence[MountOp]], None],
+        mounted: Callable[[], frozenset[str]] = frozenset,
         report: Callable[[Event], None],
         table: Table | None = None,
         empty: frozenset[str] = frozenset(),
@@ -121,7 +124,7 @@ class Guard(Holder, Watching):
         self._shown = shown
         self._empty = empty
         self._store = store
-        self._mask = mask
+        self._mask, self._mounted = mask, mounted
         self._report = report
         self._tips = tips
         self._committed: Committed | None = None
@@ -171,8 +174,11 @@ class Guard(Holder, Watching):
         if self._watcher.beside:
             self._waiting.update(dict.fromkeys(self._look_beside(self._watcher.beside)))
             self._watcher.beside = {}
+        covered = self._mounted() if any(name.known for name in found) else frozenset[str]()
         for name in found:
             target = self._prefix + name.path
+            if name.known and target in covered:
+                continue
             if name.effect == "socket":
                 self._sockets.add(name.path)
             elif name.effect == "hide":

@@ -20,11 +20,12 @@ def test_what_no_reader_takes_is_counted(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(streams, "MOST_EVENTS", 3)
 
     async def play() -> list[Event | None]:
-        queue = Events()
+        waiting: asyncio.Queue[Event | None] = asyncio.Queue()
+        reader = Events(waiting)
         for number in range(5):
-            queue.put(event(number))
-        queue.put(None)
-        return [await queue.get() for _ in range(5)]
+            reader.put(event(number))
+        reader.put(None)
+        return [await waiting.get() for _ in range(5)]
 
     found = asyncio.run(play())
     assert [each.data["number"] for each in found[:3] if each] == [0, 1, 2]

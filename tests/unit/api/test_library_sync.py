@@ -9,19 +9,24 @@ import asyncio
 import os
 import queue
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 
-from membrane.api import wire
-from membrane.api.model import Allow, Answer
+from membrane.api import streams, wire
+from membrane.api.model import Allow, Answer, Event
 from membrane.api.policy import Policy
 from membrane.api.sandbox import AsyncSandbox
+from membrane.api.streams import Events
 from membrane.api.sync import Sandbox
 from membrane.errors import HostError
 
 LONG = 60.0  # seconds: only a wait for ever takes so long
+
+
+def event(number: int) -> Event:
+    return Event("X", "", "session", {"number": number})
 
 
 class Core:
@@ -31,12 +36,15 @@ class Core:
         self.waits, self.last_step = threading.Event(), lambda: None
         self.closes = 0
         self.cancelled = False
+        self.readers: list[Events] = []
 
     async def open(self) -> None: ...
 
     async def close(self) -> None:
         self.closes += 1
         await asyncio.sleep(0)
+        for reader in self.readers:
+            reader.put(None)
         self.last_step()
 
     async def stats(self) -> str:
@@ -53,10 +61,12 @@ class Core:
     async def changes(self) -> tuple[()]:
         return ()
 
-    async def events(self) -> AsyncIterator[int]:
-        yield 1
-        self.waits.set()
-        await asyncio.get_running_loop().create_future()
+    def _follow(self, reader: Events) -> None:
+        self.readers.append(reader)
+        reader.put(event(1))
+
+    def _unfollow(self, reader: Events) -> None:
+        self.readers.remove(reader)
 
 
 class Asked(AsyncSandbox):
@@ -148,11 +158,39 @@ def test_events_end_with_the_sandbox() -> None:
     core = Core()
     sandbox = make(core).open()
     seen: list[object] = []
-    events = sandbox.events()
-    reader = Caller(lambda: seen.extend(events))
-    assert core.waits.wait(LONG)
+    events, taken = sandbox.events(), threading.Event()
+
+    def read() -> None:
+        for each in events:
+            seen.append(each)
+            taken.set()
+
+    reader = Caller(read)
+    assert taken.wait(LONG)
     sandbox.close()
-    assert reader.result() is None and seen == [1]
+    assert reader.result() is None and seen == [event(1)]
+
+
+def test_events_that_nobody_takes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "MOST_EVENTS", 3)
+    core = Core()
+    sandbox = make(core).open()
+    events = sandbox.events()
+    for number in range(2, 6):
+        core.readers[0].put(event(number))
+    sandbox.close()
+    found = list(events)
+    assert found[:3] == [event(1), event(2), event(3)]
+    assert [(each.kind, each.data["count"]) for each in found[3:]] == [("EventsLost", 2)]
+
+
+def test_a_reader_that_stops_is_told_no_more() -> None:
+    core = Core()
+    with make(core) as sandbox:
+        for _ in sandbox.events():
+            break
+        assert cast(str, sandbox.stats()) == "membrane"  # what was queued before it is done
+        assert core.readers == []
 
 
 def test_two_threads_may_close_it_and_again() -> None:

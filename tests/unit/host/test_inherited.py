@@ -91,6 +91,11 @@ def test_no_proc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     [
         ("RLIMIT_NOFILE", errno.EMFILE, ("RLIMIT_NOFILE allows 5 open files in each process", "ulimit -n 1024")),
         ("RLIMIT_FSIZE", errno.EFBIG, ("RLIMIT_FSIZE allows files of at most 5 bytes", "ulimit -f unlimited")),
+        (
+            "RLIMIT_NPROC",
+            errno.EAGAIN,
+            ("RLIMIT_NPROC allows this user 5 processes and threads", "ulimit -u 1000"),
+        ),
     ],
 )
 def test_a_limit_of_the_caller_is_named(limit: str, code: int, advice: tuple[str, str]) -> None:
@@ -105,3 +110,13 @@ print(name_limit({other!r}), name_limit({[head, other[1]]!r}), sep="\\n")
     done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=60)
     limited = [head, f"  limit: {advice[0]}", f"  try: {advice[1]}"]
     assert (done.stdout.splitlines(), done.stderr) == ([repr(other), repr(limited)], "")
+
+
+def test_a_process_more_is_no_matter_where_the_limit_is_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    import resource
+
+    lines = [f"cannot copy x: {os.strerror(errno.EAGAIN)}"]
+    monkeypatch.setattr(resource, "getrlimit", lambda _which: (inherited._threads() + 1000,) * 2)
+    assert inherited.name_limit(lines) == lines
+    monkeypatch.setattr(resource, "getrlimit", lambda _which: (inherited._threads() + 1,) * 2)
+    assert len(inherited.name_limit(lines)) == 3  # the control

@@ -695,3 +695,18 @@ def test_a_policy_or_trust_file_with_a_second_name_does_not_count(place: Place) 
         place.load_settled()
     other.unlink()
     assert "a.com" in hosts(place.load_settled())
+
+
+def test_in_the_state_directory_of_another_user_nothing_is_written(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root with the caller's HOME: what it left there would stop the caller's next run."""
+    place.home.mkdir()
+    owner = os.geteuid()
+    monkeypatch.setattr(settings.os, "geteuid", lambda: owner + 1)
+    with pytest.raises(HostError, match=f"it belongs to uid {owner}"):
+        place.load()
+    assert os.listdir(place.home) == []
+    monkeypatch.undo()
+    place.load()  # the control
+    assert "config.yaml" in os.listdir(place.home)

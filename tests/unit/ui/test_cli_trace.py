@@ -56,6 +56,20 @@ def test_the_list_of_none_and_of_two(state: Path, capfd: pytest.CaptureFixture[s
     assert "exit 3" in out and "1 refusal " in out and "killed" in out and "\x1b" not in out
 
 
+@pytest.mark.as_user
+def test_a_record_that_cannot_be_read_hides_no_other(state: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = Path(write(state, FIRST))
+    write(state, SECOND)
+    path.chmod(0)
+    try:
+        assert cli.main(["trace", "list", "--json"]) == 0
+    finally:
+        path.chmod(0o700)
+    out, err = capfd.readouterr()
+    assert [json.loads(line)["id"] for line in out.splitlines()] == [SECOND]
+    assert err == f"membrane: cannot read the record {path}: Permission denied\n"
+
+
 @pytest.mark.parametrize("moment", ["before it is opened", "after its ends were read"])
 def test_a_record_that_is_removed_during_the_listing_is_left_out(
     moment: str, state: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]

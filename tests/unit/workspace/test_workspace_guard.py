@@ -330,3 +330,19 @@ def test_what_git_writes_between_two_looks_is_compared_with_the_commits(
     world.serve(lambda: not chosen.exists())
     guard.finish()
     assert world.refused() == [chosen.name]
+
+
+@pytest.mark.parametrize("covered", [True, False])
+def test_a_name_of_the_start_that_is_only_listed_again_is_not_covered_again(world: World, covered: bool) -> None:
+    """What is changed beside it before the watch begins has its directory listed."""
+    name = world.root / "key.pem"
+    name.write_text("x")
+    found = scan(str(world.root), RULES)
+    guard = world.guard = Guard(
+        str(world.root), found, shown="", store=str(world.store), mask=world.masked.extend,
+        mounted=lambda: frozenset((str(name),) if covered else ()), report=world.events.append,
+    )  # fmt: skip
+    (world.root / "beside").write_text("x")
+    guard.look()
+    guard.on_change()
+    assert world.masked == ([] if covered else [Mask(str(name), False)])

@@ -340,6 +340,10 @@ PROTECTED: dict[str, Callable[[], object]] = {
     "other/.git/rebase-merge": lambda: os.rename("r", "other/.git/rebase-merge"),
     "plain/.git": lambda: os.rename("g", "plain/.git"),
     "bare/HEAD": lambda: os.rename("bare/HEAD.new", "bare/HEAD"),  # with it, the directory is a repository
+    "store/hooks/update": opened("store/hooks/update", os.O_WRONLY | os.O_CREAT),  # it is one, without a ``.git``
+    "store/hooks/pre-receive": lambda: os.link("harmless2", "store/hooks/pre-receive"),
+    "store/hooks/post-update": lambda: os.rename("store/hooks/post-update.sample", "store/hooks/post-update"),
+    "store/branches/o": opened("store/branches/o", os.O_WRONLY | os.O_CREAT),
     ".claude": lambda: os.rename("c", ".claude"),
     "repo/.git/worktrees/there/config.worktree": opened(
         "repo/.git/worktrees/there/config.worktree", os.O_WRONLY | os.O_CREAT
@@ -351,6 +355,8 @@ PROTECTED: dict[str, Callable[[], object]] = {
 HARMLESS: dict[str, Callable[[], object]] = {
     "repo/.git": lambda: os.mkdir("repo/.git2"),
     "sample": opened("repo/.git/hooks/pre-commit.sample", os.O_WRONLY | os.O_CREAT),
+    "sample of a bare one": opened("store/hooks/pre-push.sample", os.O_WRONLY | os.O_CREAT),
+    "hooks of nobody": opened("bare/hooks/update", os.O_WRONLY | os.O_CREAT),
     "config": opened("repo/.git/config", os.O_WRONLY | os.O_CREAT),
     "object": opened("repo/.git/.mcp.json.lock", os.O_WRONLY | os.O_CREAT),
     "package": lambda: os.mkdir("node_modules/.vscode"),
@@ -369,9 +375,11 @@ def _tree(workspace: Path) -> None:
     for name in (
         "sub", "repo/.git/hooks", "repo/.git/info", "repo/.git/branches", "node_modules", "dangling", "other/.git",
         "h", "r", "g/hooks", "plain", "bare/objects", "bare/refs", "c/hooks", "repo/.git/worktrees/there",
+        "bare/hooks", "store/objects", "store/refs", "store/hooks", "store/branches",
     ):  # fmt: skip
         (workspace / name).mkdir(parents=True)
-    for name in ("harmless", "harmless2", "repo/.git/hooks/existing", "h/post-checkout", "bare/HEAD.new"):
+    for name in ("harmless", "harmless2", "repo/.git/hooks/existing", "h/post-checkout", "bare/HEAD.new",
+                 "store/HEAD", "store/hooks/post-update.sample"):  # fmt: skip
         (workspace / name).write_text("x")
     for name in ("evil", "evil2", "bare/config", "g/config"):
         (workspace / name).write_text("[core]\n\tfsmonitor = x\n")

@@ -70,6 +70,8 @@ _MOST_WALKED = 4096  # names of a directory that is renamed into another kind of
 _HOOKS = -10  # context of a directory where git looks for hooks: only samples are made
 _EMPTY = -11  # context of a directory in which nothing is made
 _OUTER_WORKTREE = "a work tree beside the workspace is added outside of the sandbox, one in it (.worktrees/NAME) inside"
+_OBEYED_WHOLE = frozenset({"hooks", "remotes", "branches"})  # directories in which git obeys every file
+_ADDRESS = "git takes what is in it for the address of a remote"
 _BY_RENAME = frozenset({"config.worktree", "attributes"})  # git never makes them where it has been before
 
 
@@ -271,14 +273,18 @@ class Prevention:
             sample = kind == "file" and key.endswith(".sample")
             return "" if sample or REFUSED in key else f"{HOOK}: {name}"
         if context == _EMPTY:
-            return "git takes what is in it for the address of a remote"
+            return _ADDRESS
         if kind == "fifo" and (context == DATA or (context >= 0 and context & NAMED)):
             return "git outside would wait until its other end is opened"
         if context < 0:
             away = link and context == DATA and "annex" not in map(fold, path.split("/"))  # git-annex(1) makes links
             return "it is a symbolic link, and git outside would write or remove what it leads to" if away else ""
-        if context & KIND in (TREE, PACKAGE) and not context & NAMED and self._by_layout(parent, above, key, kind):
-            context = GIT
+        if context & KIND in (TREE, PACKAGE) and not context & NAMED:  # what holds in a repository by its layout
+            obeyed = above in _OBEYED_WHOLE and not (kind == "file" and key.endswith(".sample"))
+            if obeyed and is_git_layout(self._layout(parent.rpartition("/")[0])):
+                return f"{HOOK}: {name}" if above == "hooks" else _ADDRESS
+            if key in BY_LAYOUT and is_git_layout(self._layout(parent)):
+                context = GIT
         code = classify(context, key, directory, link)
         if code not in (PROTECT, CHECKED):
             return ""
@@ -392,14 +398,6 @@ class Prevention:
     def _layout(self, place: str) -> set[str]:
         base = f"{place}/" if place else ""
         return {name.lower() for name in ("HEAD", "objects", "refs", "commondir") if self._is_there(base + name)}
-
-    def _by_layout(self, parent: str, above: str, key: str, kind: str) -> bool:
-        """Would git obey it because the directory above is a repository by its layout?"""
-        if key in BY_LAYOUT and is_git_layout(self._layout(parent)):
-            return True
-        if above in ("hooks", "remotes", "branches") and not (kind == "file" and key.endswith(".sample")):
-            return is_git_layout(self._layout(parent.rpartition("/")[0]))
-        return False
 
     def _completes(self, parent: str, key: str) -> str:
         """Why a directory must not become a repository by its layout through this name."""

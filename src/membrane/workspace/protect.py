@@ -87,7 +87,10 @@ _PLACES = {
 }
 _LINKED = GIT_DATA_NAMES | {"packed-refs"}
 # Data in which a link would have git outside write or remove something elsewhere.
-_DATA = {"logs": GIT_WRITTEN, "rr-cache": GIT_WRITTEN, "notes_merge_worktree": GIT_WRITTEN, "objects": GIT_OBJECTS}
+_DATA = {
+    **dict.fromkeys(("logs", "rr-cache", "notes_merge_worktree", "lint-staged"), GIT_WRITTEN),
+    "objects": GIT_OBJECTS,
+}
 _PLACE_OF = {
     GIT: "git",
     GIT_LINKED: "linked",

@@ -13,7 +13,18 @@ from membrane.workspace import gitdir, protect, state
 from membrane.workspace.judge import OBJECTIONS, tree_row
 from membrane.workspace.names import TREE_ROWS
 from membrane.workspace.prevent import Prevention
-from membrane.workspace.protect import CHECKED, DATA, GIT, GIT_LINKED, NAMED, PROTECT, classify
+from membrane.workspace.protect import (
+    CHECKED,
+    DATA,
+    GIT,
+    GIT_INFO,
+    GIT_LINKED,
+    GIT_MERGE,
+    GIT_WRITTEN,
+    NAMED,
+    PROTECT,
+    classify,
+)
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "golden"))
 import protected_names
@@ -52,11 +63,23 @@ def test_the_row_of_a_path_is_found(row: protect.Protected) -> None:
         (GIT, "locked", PROTECT), (GIT_LINKED, "locked", "free"), (GIT, "remotes", PROTECT), (GIT, "foo", PROTECT),
         (GIT, "BISECT_NAMES", CHECKED), (GIT, "tAb1Xyz", "free"), (GIT, "hooks.membrane-refused-1", DATA),
         (GIT, ".COMMIT_EDITMSG.swp", "free"), (GIT, "lost+found", PROTECT), (GIT_LINKED, "hooks", PROTECT),
+        (GIT, "git-interpret-trailers-aB3xYz", "free"), (GIT_LINKED, "lint-staged_unstaged.patch", "free"),
+        (GIT, "COMMIT_EDITMSG.tmp.0a1b-2", "free"), (GIT_MERGE, "git-rebase-todo.bak", "free"),
+        (GIT_MERGE, "XXa1B2c3", "free"), (GIT_MERGE, "git-rebase-todo", CHECKED),
+        # These are applied to the tree by the next run of who writes them, also when somebody else has made them.
+        (GIT_INFO, "lefthook-unstaged.patch", PROTECT), (GIT, "nano-staged.patch", PROTECT),
     ],
 )  # fmt: skip
 def test_in_a_git_directory_what_git_does_not_write_is_protected(kind: int, name: str, expected: object) -> None:
     code = classify(kind | NAMED, protect.fold(name), name in ("refs", "remotes"), False)
     assert (code >= 0) if expected == "free" else code == expected
+
+
+def test_what_lint_staged_keeps_may_be_there_and_no_link_leads_out_of_it() -> None:
+    """It takes changes that are not staged out of the tree and into that; the next run outside writes there as well."""
+    inner = classify(GIT | NAMED, "lint-staged", True, False)
+    assert inner == GIT_WRITTEN | NAMED and classify(GIT | NAMED, "lint-staged", False, True) == PROTECT
+    assert classify(inner, "0a1b", True, False) >= 0 and classify(inner, "0a1b", False, True) == PROTECT
 
 
 def test_in_a_repository_by_its_layout_names_of_others_stay_free() -> None:

@@ -13,7 +13,7 @@ is passed on as it is, so a wrong digest is the server's to refuse.  Without tha
 the content is held until its digest is known: at most ``LARGEST_HELD`` bytes, of all requests together ``MOST_HELD``.
 
 What cannot be signed again is refused: content that is signed chunk by chunk (``STREAMING-AWS4-*``), Signature
-Version 4A, and, by ``Vault``, signatures in the query (presigned URLs).
+Version 4A, a part of an answer (``Range``), and, by ``Vault``, signatures in the query (presigned URLs).
 
 References: AWS General Reference, "Create a signed AWS API request"; Amazon S3 API Reference, "Signature calculations:
 including trailing headers"; the vectors of botocore's aws4 test suite.
@@ -42,6 +42,10 @@ _HEX = frozenset(b"0123456789abcdef")
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.~")
 _TERMINATOR = b"aws4_request"
 _DIGEST = b"x-amz-content-sha256"
+_WHOLE = (
+    "where a secret goes answers are asked for whole, and it asks for a Range: "
+    "aws configure set default.s3.multipart_threshold 5TB"
+)
 _UNSIGNED = (b"UNSIGNED-PAYLOAD", b"STREAMING-UNSIGNED-PAYLOAD-TRAILER")  # what is signed in place of a digest
 
 
@@ -87,6 +91,8 @@ class Signers:
         if kind == _ASYMMETRIC:
             return _refusal("Signature Version 4A cannot be made with the secret alone")
         signed = parts.get(b"SignedHeaders", b"").split(b";")
+        if b"range" in names:  # s3transfer writes what comes to where the range would have begun
+            return _refusal(_WHOLE)
         if len(scope) != 5 or scope[4] != _TERMINATOR or b"host" not in signed:
             return _refusal("the signature has no scope of five parts, or does not cover the host")
         return Signing(self, pair, scope[1:], signed)

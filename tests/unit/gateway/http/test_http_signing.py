@@ -227,6 +227,7 @@ def test_an_upload_as_the_sdk_does_it_by_itself_is_signed_again(monkeypatch: pyt
         ({"x-amz-content-sha256": "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"}, b"signs each chunk"),
         ({"x-amz-content-sha256": "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER"}, b"signs each chunk"),
         ({"x-amz-content-sha256": "zz"}, b"is not a digest"),
+        ({"range": "bytes=8388608-16777215"}, b"asks for a Range"),
         ({"x-amz-date": "20150830"}, b"X-Amz-Date"),
         ({"x-amz-date": "20990101T000000Z"}, b"X-Amz-Date"),
         ({"content-length": str(LARGEST_HELD + 1)}, b"too long to be held"),

@@ -55,6 +55,7 @@ from .unixsockets import device_of_mount
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import signal as _signal
     from collections.abc import Callable, Collection, Iterable
 
     from .channel import Channel
@@ -62,7 +63,10 @@ if TYPE_CHECKING:
     from .pool import Pool, Shared
     from .supervised_datagrams import StandIn
     from .supervised_names import Judge, Report
+else:
+    import _signal
 
+LONGEST_CONNECT = 2.0  # seconds in which connect(2) that does not wait is interrupted if it does
 MOST_HELD = 2048  # duplicates of sockets that were not connected yet
 MOST_NAMED = 65536  # connected sockets whose destination can be asked for (getpeername(2))
 _TYPE, _CLOEXEC, _NONBLOCK = 0xF, 0o2000000, 0o4000
@@ -82,6 +86,7 @@ _OPTIONS = frozenset(
 )
 _SOL_UDP = 17
 _MSG_DONTWAIT, _MSG_FASTOPEN = 0x40, 0x20000000
+_SIGALRM = 14
 _EVENTS = select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR
 
 
@@ -159,6 +164,7 @@ class Sockets:
         self._calls = seccomp.supervised_calls(sc.MACHINE)
         self._handlers: dict[str, Callable[[Call], int | None]] = {}
         self._watch(listener, lambda _events: self._answer())
+        _signal.signal(_SIGALRM, _late)
         self._datagrams = Datagrams(
             datagrams, udp_ports, self._caller, self._listener, self._stand_in, self._watch, self._unwatch
         )
@@ -343,7 +349,7 @@ class Sockets:
         if blocking:
             os.set_blocking(socket.fileno(), False)  # only for us: the caller sleeps in its call
         try:
-            code = socket.connect_ex((loopback, target))
+            code = _begin(socket, (loopback, target), errno.EINPROGRESS)
         finally:
             if blocking:
                 os.set_blocking(socket.fileno(), True)
@@ -546,7 +552,7 @@ class Sockets:
             blocking = os.get_blocking(held.socket.fileno())
             os.set_blocking(held.socket.fileno(), False)
             try:
-                code = held.socket.connect_ex(f"/proc/self/fd/{place}")
+                code = _begin(held.socket, f"/proc/self/fd/{place}", errno.EAGAIN)
             finally:
                 if blocking:
                     os.set_blocking(held.socket.fileno(), True)
@@ -585,6 +591,29 @@ class Sockets:
     def _unwatch(self, fd: int) -> None:
         if self.on.pop(fd, None):
             self._epoll.unregister(fd)
+
+
+class _Late(Exception):
+    """A connect(2) that was not to wait does."""
+
+
+def _late(_number: int, _frame: object) -> None:
+    raise _Late
+
+
+def _begin(socket: _socket.socket, address: tuple[str, int] | str, waits: int) -> int:
+    """The errno of connect(2) on a socket that does not wait; ``waits``: of one that would.
+
+    Its description is the command's as well, and fcntl(2) of another thread may come in between.  So it is interrupted.
+    """
+    try:
+        _signal.setitimer(_signal.ITIMER_REAL, LONGEST_CONNECT)
+        try:
+            return socket.connect_ex(address)
+        finally:
+            _signal.setitimer(_signal.ITIMER_REAL, 0)
+    except _Late:
+        return waits
 
 
 def _loopback(held: Held, place: str = LOOPBACK) -> str:

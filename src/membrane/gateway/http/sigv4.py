@@ -7,14 +7,16 @@ recognises the key by the placeholder of its id in ``Authorization`` and, after 
 ``credentials.Vault`` has put the values in, computes the signature over what really goes up.  Scope, date and the
 names of the signed fields stay the client's; a field that does not go up is signed no more.
 
-The digest of the content is the client's own where ``X-Amz-Content-Sha256`` names it, or says that it is unsigned: the
-content is passed on as it is, so a wrong digest is the server's to refuse.  Without that field (every service but S3)
+The digest of the content is the client's own where ``X-Amz-Content-Sha256`` names it, or says that it is unsigned,
+whole or in chunks with a checksum behind them (as the SDKs and the CLI of AWS upload to S3 since 2025): the content
+is passed on as it is, so a wrong digest is the server's to refuse.  Without that field (every service but S3)
 the content is held until its digest is known: at most ``LARGEST_HELD`` bytes, of all requests together ``MOST_HELD``.
 
-What cannot be signed again is refused: content that is signed chunk by chunk (``STREAMING-*``), Signature Version 4A,
-and, by ``Vault``, signatures in the query (presigned URLs).
+What cannot be signed again is refused: content that is signed chunk by chunk (``STREAMING-AWS4-*``), Signature
+Version 4A, a part of an answer (``Range``), and, by ``Vault``, signatures in the query (presigned URLs).
 
-References: AWS General Reference, "Create a signed AWS API request"; the vectors of botocore's aws4 test suite.
+References: AWS General Reference, "Create a signed AWS API request"; Amazon S3 API Reference, "Signature calculations:
+including trailing headers"; the vectors of botocore's aws4 test suite.
 """
 
 from __future__ import annotations
@@ -40,6 +42,11 @@ _HEX = frozenset(b"0123456789abcdef")
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.~")
 _TERMINATOR = b"aws4_request"
 _DIGEST = b"x-amz-content-sha256"
+_WHOLE = (
+    "where a secret goes answers are asked for whole, and it asks for a Range: "
+    "aws configure set default.s3.multipart_threshold 5TB"
+)
+_UNSIGNED = (b"UNSIGNED-PAYLOAD", b"STREAMING-UNSIGNED-PAYLOAD-TRAILER")  # what is signed in place of a digest
 
 
 class KeyPair:
@@ -84,6 +91,8 @@ class Signers:
         if kind == _ASYMMETRIC:
             return _refusal("Signature Version 4A cannot be made with the secret alone")
         signed = parts.get(b"SignedHeaders", b"").split(b";")
+        if b"range" in names:  # s3transfer writes what comes to where the range would have begun
+            return _refusal(_WHOLE)
         if len(scope) != 5 or scope[4] != _TERMINATOR or b"host" not in signed:
             return _refusal("the signature has no scope of five parts, or does not cover the host")
         return Signing(self, pair, scope[1:], signed)
@@ -143,9 +152,9 @@ class Signing:
         if len(self._date) != 16 or self._date[:8] != self._scope[0]:
             return _refusal("X-Amz-Date is missing, or is not of the day of the scope")
         digest = known.get(_DIGEST, b"")
-        if digest.startswith(b"STREAMING-"):
+        if digest.startswith(b"STREAMING-") and digest not in _UNSIGNED:
             return _refusal(f"{digest.decode('latin-1')[:64]} signs each chunk of the content")
-        if digest == b"UNSIGNED-PAYLOAD" or (len(digest) == 64 and _HEX.issuperset(digest)):
+        if digest in _UNSIGNED or (len(digest) == 64 and _HEX.issuperset(digest)):
             self.digest = digest
         elif digest:
             return _refusal("X-Amz-Content-Sha256 is not a digest")

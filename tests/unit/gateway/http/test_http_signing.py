@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import io
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import botocore.auth
 import botocore.credentials
+import botocore.session
 import hpack
 import pytest
 from botocore.awsrequest import AWSRequest as Request
@@ -187,12 +189,45 @@ def test_unsigned_payload_goes_through_without_waiting() -> None:
     assert way.up.endswith(b"abc")
 
 
+def test_an_upload_as_the_sdk_does_it_by_itself_is_signed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """botocore's own choice for a file that goes to S3: unsigned chunks, with a checksum behind them."""
+    for name in ("AWS_PROFILE", "AWS_CONFIG_FILE", "AWS_REQUEST_CHECKSUM_CALCULATION"):
+        monkeypatch.delenv(name, raising=False)
+    client = botocore.session.Session().create_client(
+        "s3", "eu-central-1", aws_access_key_id=SHOWN_ID, aws_secret_access_key=SHOWN_SECRET
+    )
+    caught: list[Any] = []
+
+    def catch(request: Any, **_more: Any) -> None:
+        caught.append(request)
+        raise NotImplementedError  # it is sent below
+
+    client.meta.events.register("before-send.s3.PutObject", catch)
+    with pytest.raises(NotImplementedError):
+        client.put_object(Bucket="bucket", Key="key", Body=io.BytesIO(b"abc" * 100))
+    request = caught[0]
+    assert request.headers["X-Amz-Content-SHA256"] == b"STREAMING-UNSIGNED-PAYLOAD-TRAILER"
+    content = request.body.read()
+    assert b"x-amz-checksum-" in content
+    url = urlsplit(request.url)
+    lines = [f"PUT {url.path} HTTP/1.1", f"Host: {url.netloc}"]
+    for name, value in request.headers.items():
+        lines.append(f"{name}: {value.decode() if isinstance(value, bytes) else value}")
+    way = Path(url.netloc)
+    way.send("\r\n".join(lines).encode() + b"\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(content), content))
+    assert way.down == b"", way.down
+    signed = Request("PUT", request.url, headers={"Authorization": request.headers["Authorization"].decode()})
+    assert way.fields()["authorization"] == expected(signed, "s3", way.fields())
+    assert content in way.up
+
+
 @pytest.mark.parametrize(
     ("change", "cause"),
     [
         ({"x-amz-content-sha256": "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"}, b"signs each chunk"),
-        ({"x-amz-content-sha256": "STREAMING-UNSIGNED-PAYLOAD-TRAILER"}, b"signs each chunk"),
+        ({"x-amz-content-sha256": "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER"}, b"signs each chunk"),
         ({"x-amz-content-sha256": "zz"}, b"is not a digest"),
+        ({"range": "bytes=8388608-16777215"}, b"asks for a Range"),
         ({"x-amz-date": "20150830"}, b"X-Amz-Date"),
         ({"x-amz-date": "20990101T000000Z"}, b"X-Amz-Date"),
         ({"content-length": str(LARGEST_HELD + 1)}, b"too long to be held"),

@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 OURS = 8  # processes beside the command's in the count of the inner user namespace: this one, pid 1, those that mask
+MOST_TRIES = 100  # of one mount over a name that is replaced all the time
 INNER = sc.CLONE_NEWUSER | sc.CLONE_NEWNS | sc.CLONE_NEWPID | sc.CLONE_NEWIPC | sc.CLONE_NEWUTS | sc.CLONE_NEWCGROUP
 
 
@@ -381,15 +382,31 @@ def _freeze_inside(asked: m.FreezeFile, namespaces: dict[str, int]) -> NoReturn:
         os._exit(status)
 
 
+def mask_name(masks: Masks, kind: str, target: str, content: bytes = b"") -> None:
+    """One operation on a name that a process outside may replace meanwhile; nothing where it went away again.
+
+    The kernel takes away the mount over a file that is replaced (fs/namei.c vfs_rename, ``detach_mounts``); who has
+    found it through that mount gets EINVAL then, and looks again.
+
+    Raises:
+        OSError: it cannot be done, also after ``MOST_TRIES``.
+    """
+    for tried in range(1, MOST_TRIES + 1):
+        try:
+            workspace_operation(masks, kind, target, content)
+            return
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                return
+            if error.errno != errno.EINVAL or tried == MOST_TRIES:
+                raise
+
+
 def _mask_inside(channel: Channel, late: Late, namespaces: dict[str, int]) -> NoReturn:
     def mask() -> None:
         _enter(namespaces)
         masks = Masks(late=True)
         for op in late.ops:
-            try:
-                workspace_operation(masks, *operation(op))
-            except OSError as error:
-                if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):  # it went away again
-                    raise
+            mask_name(masks, *operation(op))
 
     run_child(mask, channel)

@@ -36,7 +36,10 @@ HELD = -2  # in the place of an errno: the call is answered later
 GO_ON = -1  # let the kernel carry it out
 MOST_HELD = 16  # calls
 LONGEST = 30.0  # seconds, for a supervisor that hangs; one on a busy machine answers
+MOST_LOCKS = 64  # locks of the sandbox's own, the newest
 _NAMES = (b"config", b".gitmodules")
+_CONFIGS = (b"config", b"config.worktree")
+_LOCKS = (b"config.lock", b"config.worktree.lock")
 
 
 class Held(Value):
@@ -95,6 +98,44 @@ class Edits:
         now = time.monotonic()
         over = [number for number, held in self._held.items() if held.deadline <= now]
         return [Answer(number, self._held.pop(number), errno.EACCES, "it took too long") for number in over]
+
+
+class OwnLocks:
+    """Lock files of git's configuration that processes of the sandbox have made.
+
+    One that git *outside* has made becomes the configuration by its rename: who has it open, or has put another file in
+    its place, has written that.  So the command leaves it alone: it may remove a lock of its own, or one whose maker is
+    gone, and rename it to what it is the lock of.  (git makes one with O_EXCL, and never opens it again.)
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[bytes, int] = {}  # path: the process
+
+    def made(self, path: bytes, process: int) -> None:
+        if is_lock(path):
+            self._made.pop(path, None)
+            if len(self._made) >= MOST_LOCKS:
+                del self._made[next(iter(self._made))]
+            self._made[path] = process
+
+    def may_remove(self, path: bytes, process: int) -> bool:
+        maker = self._made.get(path, 0)
+        return maker == process or (maker > 0 and not os.path.exists(f"/proc/{maker}"))
+
+
+def is_lock(path: bytes) -> bool:
+    """Is it git's lock file of a configuration?"""
+    name = os.path.basename(path).lower()
+    return name == b".gitmodules.lock" or (name in _LOCKS and _is_in_git(path))
+
+
+def is_config(path: bytes) -> bool:
+    """Is it a configuration in a git directory?"""
+    return os.path.basename(path).lower() in _CONFIGS and _is_in_git(path)
+
+
+def _is_in_git(path: bytes) -> bool:
+    return any(part.lower().endswith(b".git") for part in path.split(b"/")[:-1])
 
 
 def is_edit(source: Place, to: Place, flags: int) -> bool:

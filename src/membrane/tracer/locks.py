@@ -66,6 +66,11 @@ class Locks:
         return self._made.pop(path, (0, ""))[1]
 
 
+def process_of(thread: int) -> int:
+    """The process of a thread; 0: it is gone."""
+    return _look(thread, b"Tgid:")
+
+
 def _look(process: int, key: bytes) -> int:
     """A number of proc_pid_status(5); 0: it is gone."""
     try:

@@ -61,8 +61,8 @@ from ..record.changes import AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW, CHANGES, NO, Ch
 from ..record.contained import served
 from . import setids
 from .absent import Absent
-from .edits import GO_ON, HELD, LONGEST, Answer, Edits, Held, is_edit, is_first, is_switch
-from .locks import INDEX, LOCK, Locks
+from .edits import GO_ON, HELD, LONGEST, Answer, Edits, Held, OwnLocks, is_config, is_edit, is_first, is_lock, is_switch
+from .locks import INDEX, LOCK, Locks, process_of
 from .lookups import Lookups
 from .owners import keeps_owner
 from .processes import Known, Processes
@@ -192,6 +192,7 @@ class Notifications:
         self._preventions: dict[str, Prevention] = {}  # by the tree
         self._creation: list[tuple[str, CreationRules]] | None = None
         self._locks = Locks()
+        self._own_locks = OwnLocks()
         self.ended = False
 
     # ------------------------------------------------------------ the Source protocol
@@ -397,11 +398,15 @@ class Notifications:
         creates = bool(flags & os.O_CREAT)
         writes = flags & 3 or flags & (os.O_CREAT | os.O_TRUNC)
         error = 0
-        if creates and place.status is None:
+        if writes and not exclusive and self._is_others(place):
+            result, error = self._refuse_others(known, place)
+        elif creates and place.status is None:
             fresh = exclusive and flags & (os.O_ACCMODE | os.O_TRUNC) == os.O_WRONLY
             result, error = self._creates(place, known, fresh=fresh)
             if not result and place.path.endswith(LOCK):
                 self._locks.made(place.path, thread)
+            if exclusive:
+                self._own_locks.made(place.path, process_of(thread))
         elif writes and not exclusive and self._is_passed(place):
             result, error = "EACCES", self._refuse_change(known, place)
         else:
@@ -409,6 +414,8 @@ class Notifications:
             if not result and not writes and not flags & os.O_PATH:
                 self._report_empty(known, place)
             self._report_refusal(known, place, result, "write" if writes else "read")
+            if result == "EROFS" and self._is_guarded(place.path):
+                error = errno.EROFS  # also of a descriptor that was opened before the mount came (/proc/self/fd/N)
         if self._scope.strips and mode & setids.BITS and flags & (os.O_CREAT | _O_TMPFILE & ~os.O_DIRECTORY):
             error = error or self._make_without(thread, place, flags & 0xFFFFFFFF, mode)
             result = result or _name(max(error, 0))
@@ -452,9 +459,13 @@ class Notifications:
     def _on_truncate(self, thread: int, a: list[int], known: Known | None) -> tuple[Event, int]:
         place = self._place(thread, _CWD, a[0], follow=True)
         result, error = self._opens(place, True, False, 1), 0
-        if self._is_passed(place):
+        if self._is_others(place):
+            result, error = self._refuse_others(known, place)
+        elif self._is_passed(place):
             result, error = "EACCES", self._refuse_change(known, place)
-        self._report_refusal(known, place, result, "write")
+        elif result == "EROFS" and self._is_guarded(place.path):
+            error = errno.EROFS
+        self._report_refusal(known, place, result if error in (0, errno.EROFS) else "", "write")
         path = os.fsdecode(place.path)
         return FileOpened(path, ("wronly", "trunc"), result, True, self._outside(path), "notify", 1), error
 
@@ -476,12 +487,16 @@ class Notifications:
             is_directory = stat.S_ISDIR(place.status.st_mode)
             if is_directory != directory:
                 result = "ENOTDIR" if directory else "EISDIR"
-        self._report_refusal(known, place, result, "write")
+        error = 0
+        if self._is_others(place) and not self._own_locks.may_remove(place.path, process_of(thread)):
+            result, error = self._refuse_others(known, place)
+        else:
+            self._report_refusal(known, place, result, "write")
         self._spoil(place, result)
         if not result:
             self._removed(place.path)
         path = os.fsdecode(place.path)
-        return FileRemoved(path, directory, result, True, self._outside(path), "notify"), 0
+        return FileRemoved(path, directory, result, True, self._outside(path), "notify"), error
 
     def _removes(self, place: notify.Place) -> str:
         if place.error:
@@ -508,6 +523,8 @@ class Notifications:
         if any(map(self._is_unseen, (source, to))):
             error = self._refuse_unseen(source.path) or self._refuse_unseen(to.path)
             result = _name(error)
+        elif self._takes_lock(source, to, flags):
+            result, error = self._refuse_others(known, source if is_lock(source.path) else to)
         elif result:
             self._report_refusal(known, source, result, "write")
         elif to.error:
@@ -583,12 +600,14 @@ class Notifications:
         self, thread: int, known: Known | None, where: tuple[int, int, int, int], flags: int
     ) -> tuple[Event, int]:
         if flags & AT_EMPTY_PATH and not notify.read_text(thread, where[1]):
-            source = notify.Place(self._view.base(thread, where[0]))
+            source = self._view.resolve(thread, b"", self._view.base(thread, where[0]), follow=False)
         else:
             source = self._place(thread, where[0], where[1], follow=bool(flags & _AT_SYMLINK_FOLLOW))
         error = self._refuse_foreign(thread, known, source)
-        if not error and self._is_passed(source):
+        if not error and (self._is_passed(source) or self._is_others(source)):
             error = self._refuse_change(known, source)
+        if source.readonly and self._is_guarded(source.path):
+            error = error or errno.EXDEV  # by its name it would be, by a descriptor from before the mount not
         if error:
             path = os.fsdecode(source.path)
             return FileCreated(path, "link", path, _name(error), True, self._outside(path), "notify"), error
@@ -945,6 +964,45 @@ class Notifications:
             for root, prevention in self._preventions.items()
             if place.path.startswith(os.fsencode(root) + b"/")
         )
+
+    def _is_others(self, place: notify.Place) -> bool:
+        """Is it a configuration of git that was there at the start, or a lock of one: not for the command to open?
+
+        Of a new file, which a program outside has just put there, the mount that makes it read-only comes a moment
+        later; what was opened before that could be written then.  A lock counts before it is there as well: it may be
+        in the moment in which the kernel looks.
+        """
+        if self._scope.policy.open_git_config or not self._is_guarded(place.path):
+            return False
+        new = place.status is not None and not place.readonly and is_config(place.path)
+        there = new and not self._is_made(place.path)
+        return there or (not place.error and is_lock(place.path))
+
+    def _refuse_others(self, known: Known | None, place: notify.Place) -> tuple[str, int]:
+        if place.status is None:
+            return "ENOENT", errno.ENOENT
+        error = self._refuse_change(known, place)
+        return _name(error), error
+
+    def _is_guarded(self, path: bytes) -> bool:
+        name = os.fsdecode(path)
+        return any(name.startswith(f"{root}/") for root in self._guarded)
+
+    def _is_made(self, path: bytes) -> bool:
+        """Does it lie in a git directory that was made in this session?"""
+        name = os.fsdecode(path)
+        return any(
+            prevention.is_made(name[len(root) + 1 :])
+            for root, prevention in self._preventions.items()
+            if name.startswith(f"{root}/")
+        )
+
+    def _takes_lock(self, source: notify.Place, to: notify.Place, flags: int) -> bool:
+        """Would a rename put something in the place of a lock of git's configuration, or take one to elsewhere?"""
+        if self._scope.policy.open_git_config or not (self._is_guarded(source.path) or self._is_guarded(to.path)):
+            return False
+        elsewhere = flags != 0 or to.path + b".lock" != source.path or source.status is None
+        return is_lock(to.path) or (is_lock(source.path) and elsewhere)
 
     def _removed(self, path: bytes) -> None:
         for root, prevention in self._preventions.items():

@@ -332,6 +332,15 @@ class Prevention:
             at = path.find("/", at + 1)
         return False
 
+    def is_made(self, path: str) -> bool:
+        """Does it lie in a directory that was let be made in this session?"""
+        at = path.find("/")
+        while at > 0:
+            if path[:at] in self._made:
+                return True
+            at = path.find("/", at + 1)
+        return False
+
     def _note(self, path: str, parent: str, key: str, directory: bool) -> None:
         if directory:
             if len(self._made) >= _MOST_MADE:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import pytest
 from forks import forked
 
+from membrane.host import launcher as launching
 from membrane.host import messages as m
 from membrane.host.channel import Channel, LaunchFailed, named_pair
 from membrane.host.launcher import launcher
@@ -106,3 +107,31 @@ def test_it_says_which_step_failed_on_what() -> None:
     said, status = started(body)  # type: ignore[misc]
     assert status == 3 and type(said).__name__ == "Failure"
     assert said.step == "make a user namespace" and (said.target, said.errno) == ("/proc/self/uid_map", errno.EPERM)
+
+
+@pytest.mark.parametrize(
+    ("number", "times", "raised", "calls"),
+    [
+        (errno.EINVAL, 3, False, 4),
+        (errno.EINVAL, launching.MOST_TRIES, True, launching.MOST_TRIES),
+        (errno.ENOENT, 1, False, 1),
+        (errno.EPERM, 1, True, 1),
+    ],
+)
+def test_a_name_whose_mount_is_taken_away_in_this_moment_is_looked_at_again(
+    monkeypatch: pytest.MonkeyPatch, number: int, times: int, raised: bool, calls: int
+) -> None:
+    asked: list[tuple[object, ...]] = []
+
+    def operation(*words: object) -> None:
+        asked.append(words)
+        if len(asked) <= times:
+            raise OSError(number, "open_tree")
+
+    monkeypatch.setattr(launching, "workspace_operation", operation)
+    if raised:
+        with pytest.raises(OSError, match="open_tree"):
+            launching.mask_name(object(), "ReadOnly", "/w/x")  # type: ignore[arg-type]
+    else:
+        launching.mask_name(object(), "ReadOnly", "/w/x")  # type: ignore[arg-type]
+    assert len(asked) == calls and {words[1:3] for words in asked} == {("ReadOnly", "/w/x")}

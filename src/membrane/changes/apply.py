@@ -462,7 +462,8 @@ class Engine:
             stay = [(place, "the repository was worked in since") for place in sorted(worked)]
             stay += occupied
             others = [op for op in others if op.path not in dict(occupied)]
-            left = [*self._stage.back(others), *stay]
+            with self._as_commands():  # a ref may go back to a commit of a command's that it had left
+                left = [*self._stage.back(others), *stay]
             lost = {op.path for op in taken} - {op.path for op in others}
             self.base.restore(self._stage.rows, {path for path, _ in left} | lost)
             if left:

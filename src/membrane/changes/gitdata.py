@@ -522,13 +522,13 @@ class Repositories:
         return _never(change, why) if why else change
 
     def _index(self, place: str, change: Change, moved: bool) -> Change | None:
-        if moved:
-            return _never(change, _MOVED)
         if change.before is None or change.after is None:
-            return change
+            return _never(change, _MOVED) if moved else change
         width = self._width(place)
         mine = entries(content(self._copy, change.path), width)
         theirs = entries(content(self._host, change.path), width)
+        if moved:
+            return None if mine == theirs else _never(change, _MOVED)
         key = f"{place}//{self._seat_in(place)}index"
         row = self._base.rows.get(key)
         if row is None and not self._base.is_new(change.before):

@@ -24,6 +24,7 @@ from membrane.changes.gitdata import loose_name, pack_name
 from membrane.changes.gitentries import entries
 from membrane.errors import Conflict
 from membrane.host import syscalls
+from membrane.workspace import origins
 
 Tree = dict[bytes, tuple[object, ...]]
 pytestmark = [pytest.mark.needs_kernel("overlayfs in a user namespace"), pytest.mark.needs_tool("git")]
@@ -906,3 +907,39 @@ def test_a_head_of_which_only_the_beginning_is_a_ref_never_comes(made: Workspace
     report = apply(made, red=True)
     assert [(change.path, why) for change, why in report.refused] == [(".git/HEAD", "it names no ref and no commit")]
     assert git(made.base, "log", "--format=%s").split() == ["one"]
+
+
+def test_a_commit_that_an_undo_brings_back_is_still_the_commands(made: Workspace, tmp_path: Path) -> None:
+    """Also when no ref had it for the time of a live run: what is in it must not be made in the next one."""
+    state, root = tmp_path / "state", str(made.base)
+
+    def run(session: str) -> bytes:
+        tips = origins.begin(str(state), root, session, lambda: ())
+        origins.note(str(state), root, session)
+        return tips
+
+    def put() -> None:
+        with engine(made, state=state / "changes/set") as each:
+            each.apply()
+
+    owners = git(made.base, "rev-parse", "main").strip()
+    run("first")
+    inside(made, "write('a', 'two\\n'); git('commit', '-qam', 'two')")
+    put()
+    commands = git(made.base, "rev-parse", "main").strip()
+    inside(made, "write('a', 'three\\n'); git('commit', '-qam', 'three')")
+    put()
+    run("live")
+    with engine(made, state=state / "changes/set") as each:
+        assert each.undo() == []
+    assert git(made.base, "rev-parse", "main").strip() == commands
+    tips = run("later")
+    assert bytes.fromhex(owners) in tips and bytes.fromhex(commands) not in tips
+
+
+def test_an_index_that_lists_the_same_is_no_change_though_head_was_moved(made: Workspace) -> None:
+    inside(made, "write('a', 'two\\n'); git('add', 'a'); write('new', 'n\\n')")
+    (made.base / "a").write_text("two\n")
+    git(made.base, "commit", "-qam", "mine")
+    with engine(made) as each:
+        assert [change.path for change in each.changes() if not change.path.startswith(".git/objects")] == ["new"]

@@ -189,6 +189,23 @@ def test_an_object_that_is_not_what_its_name_says_never_comes(made: Workspace) -
     fsck(made.base)
 
 
+@pytest.mark.parametrize(
+    "data", [b"other", b"blob 9\0abc", b"blob 03\0abc", b"blob +3\0abc", b"blob 3abc", b"log 3\0abc"]
+)
+def test_what_has_no_form_of_an_object_never_comes(made: Workspace, data: bytes) -> None:
+    """Under its hash as well: git gc outside stops at it, and git fsck names another one."""
+    for each in (data, b"blob 3\0abc", b"blob 0\0", b"blob 70000\0" + b"x" * 70000):  # the control
+        name = sha1(each).hexdigest()
+        made.write(f".git/objects/{name[:2]}/{name[2:]}", zlib.compress(each), 0o444)
+    bad = sha1(data).hexdigest()
+    report = apply(made)
+    assert {change.path: why for change, why in report.refused} == {
+        f".git/objects/{bad[:2]}/{bad[2:]}": "it is not the object that its name says"
+    }
+    fsck(made.base)
+    git(made.base, "gc", "-q")
+
+
 def test_a_pack_is_indexed_by_us_and_a_broken_one_never_comes(made: Workspace) -> None:
     inside(made, "write('a', 'two\\n'); git('commit', '-qam', 'two'); git('repack', '-adq')")
     (pack,) = (made.layer / ".git/objects/pack").glob("*.pack")

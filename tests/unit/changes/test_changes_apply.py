@@ -619,6 +619,40 @@ def test_a_copy_of_what_was_replaced_is_known_whatever_inode_it_has(
         shutil.rmtree(state.parent.parent)
 
 
+@pytest.mark.as_user
+@pytest.mark.parametrize("other", [False, True], ids=["one file system", "two file systems"])
+def test_what_was_taken_back_is_removed_whatever_the_host_has_closed(tmp_path: Path, other: bool) -> None:
+    """Else no apply of the set could begin any more."""
+    workspace = full(tmp_path / "w")
+    state = states(tmp_path, other)
+    try:
+        before = tree(workspace.base)
+        with engine(workspace, state=state) as each:
+            each.apply()
+        (workspace.base / "whole/closed").chmod(0o511)
+        with engine(workspace, state=state) as each:
+            assert each.undo() == []
+        assert tree(workspace.base) == before
+        assert not ((state or workspace.place / "changes/set") / "applying").exists()
+        with engine(workspace, state=state) as each:
+            each.apply()
+        assert is_after(tree(workspace.base))
+    finally:
+        if state is not None:
+            shutil.rmtree(state.parent.parent)
+
+
+def test_what_cannot_be_begun_is_said_as_any_other_error(made: Workspace) -> None:
+    def step(name: str) -> None:
+        if name == "begin":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    before = tree(made.base)
+    with engine(made, step) as each, pytest.raises(HostError, match="No space left on device; everything is as before"):
+        each.apply()
+    assert tree(made.base) == before
+
+
 @pytest.mark.parametrize("other", [False, True], ids=["one file system", "two file systems"])
 def test_what_an_undo_left_can_be_undone_later(tmp_path: Path, other: bool) -> None:
     workspace = full(tmp_path / "w")

@@ -619,6 +619,19 @@ def test_a_copy_of_what_was_replaced_is_known_whatever_inode_it_has(
         shutil.rmtree(state.parent.parent)
 
 
+def test_a_link_that_the_host_made_anew_is_the_hosts(made: Workspace) -> None:
+    """One of the same length may have the inode of the one whose place it took: only its time is another then."""
+    with engine(made) as each:
+        each.apply()
+    link = made.base / "link"
+    os.utime(link, ns=(1, 1), follow_symlinks=False)
+    with engine(made) as each, pytest.raises(Conflict, match="changed in the workspace since"):
+        each.undo()
+    with engine(made) as each:
+        assert each.undo(rest=True) == [("link", "it was changed in the workspace since")]
+    assert link.is_symlink() and not (made.base / "new").exists()
+
+
 @pytest.mark.as_user
 @pytest.mark.parametrize("other", [False, True], ids=["one file system", "two file systems"])
 def test_what_was_taken_back_is_removed_whatever_the_host_has_closed(tmp_path: Path, other: bool) -> None:

@@ -9,16 +9,19 @@ injective: two texts never look the same.
 
 from __future__ import annotations
 
-# Letters and marks that show nothing (Unicode DerivedCoreProperties.txt, Default_Ignorable_Code_Point).  All else
-# that shows nothing, reorders text or is a blank other than the space is not printable for ``str.isprintable``.
+# Letters and marks that show nothing (Unicode DerivedCoreProperties.txt, Default_Ignorable_Code_Point), and the two
+# symbols that are blanks.  All else that shows nothing, reorders text or is a blank other than the space is not
+# printable for ``str.isprintable``.
 _INVISIBLE = (
     (0x34F, 0x34F),
     (0x115F, 0x1160),
     (0x17B4, 0x17B5),
     (0x180B, 0x180F),
+    (0x2800, 0x2800),
     (0x3164, 0x3164),
     (0xFE00, 0xFE0F),
     (0xFFA0, 0xFFA0),
+    (0x1D159, 0x1D159),
     (0xE0000, 0xE0FFF),
 )
 

@@ -49,6 +49,7 @@ COMMON = ["time", "session", "seq", "event", "source", "process"]
         ("x\u00a0y", "x\\u{a0}y"),  # a blank that is not the space
         ("a\U000e0041\ufe0f\U000e0101", "a\\u{e0041}\\u{fe0f}\\u{e0101}"),  # tags and variation selectors carry data
         ("\u3164\u115f", "\\u{3164}\\u{115f}"),  # letters that show nothing
+        ("\u2800\U0001d159", "\\u{2800}\\u{1d159}"),  # symbols that are blanks
     ],
 )
 def test_escape(text: str, shown: str) -> None:

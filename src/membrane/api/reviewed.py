@@ -242,7 +242,7 @@ class AsyncReviewed:
                 try:
                     holding = await asyncio.shield(asked)
                 except asyncio.CancelledError:  # it is held all the same, and has to be let go
-                    await asyncio.wait((asked,))
+                    await ended(asked)
                     holding = None if asked.exception() else asked.result()
                     raise
                 assert holding is not None
@@ -277,8 +277,17 @@ async def whole(work: Any) -> Any:
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        await asyncio.wait((task,))
+        await ended(task)
         raise
+
+
+async def ended(task: asyncio.Future[Any]) -> None:
+    """Wait for the end of ``task``, however often we are cancelled meanwhile."""
+    while not task.done():
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError:
+            continue
 
 
 def without_set(work: Callable[[], T], was_open: bool, empty: T | Missing) -> Callable[[], T]:

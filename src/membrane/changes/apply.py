@@ -329,7 +329,10 @@ class Engine:
             return self._report(chosen, refused, conflicts)
         if not chosen:
             return self._report([], refused, conflicts)
-        self._stage.begin()
+        try:
+            self._stage.begin()
+        except OSError as failure:
+            raise _not_ready(failure) from failure
         commands = ExitStack()
         try:
             slots = self._staged(chosen)
@@ -365,8 +368,7 @@ class Engine:
         except OSError as error:
             commands.close()
             self._stage.drop()
-            cause = f"{os.strerror(error.errno or 0)}; everything is as before"
-            raise HostError("make the changes ready", cause, target=ascii(error.filename or "")[1:-1]) from error
+            raise _not_ready(error) from error
         except BaseException:
             commands.close()
             self._stage.drop()
@@ -462,7 +464,8 @@ class Engine:
             stay = [(place, "the repository was worked in since") for place in sorted(worked)]
             stay += occupied
             others = [op for op in others if op.path not in dict(occupied)]
-            left = [*self._stage.back(others), *stay]
+            with self._as_commands():  # a ref may go back to a commit of a command's that it had left
+                left = [*self._stage.back(others), *stay]
             lost = {op.path for op in taken} - {op.path for op in others}
             self.base.restore(self._stage.rows, {path for path, _ in left} | lost)
             if left:
@@ -698,6 +701,11 @@ class Engine:
             else:
                 rows[change.path] = Row("directory", 0, "")
         return rows
+
+
+def _not_ready(error: OSError) -> HostError:
+    cause = f"{os.strerror(error.errno or 0)}; everything is as before"
+    return HostError("make the changes ready", cause, target=ascii(error.filename or "")[1:-1])
 
 
 def _lost(path: str) -> Change:

@@ -5,8 +5,8 @@ Theory of operation
 A patch has git's own form (git-diff(1), "GENERATING PATCH TEXT WITH -P"; apply.c reads it): modes, new and deleted
 files, renames, and contents that are no text as ``GIT binary patch``.  It is made of bytes, exactly as the files have
 them; names outside of printable ASCII are quoted as git quotes them.  What git has no words for (directories, other
-permission bits, attributes, special files) and what it refuses (its own directory) is said at the top, in lines that
-begin with "# ", which ``git apply`` passes over.
+permission bits, attributes, special files), what it refuses (its own directory) and what was made under a hidden name
+is said at the top, in lines that begin with "# ", which ``git apply`` passes over.
 
 For a terminal each line is escaped, so that no content steers it and no two lines look the same (``shown``).
 
@@ -98,6 +98,9 @@ class _Part:
         self.left_out = True
         if is_gits(change.path) or is_gits(change.source):
             self.notes.append(b"in git's directory, %s: %s" % (change.kind.encode(), name))
+            return
+        if copy.is_hidden(change.path):  # what the host has there is not compared: the patch would not fit it
+            self.notes.append(b"under a name that a rule hides, never put in place: %s" % name)
             return
         sides = [side for side in (before, after) if side is not None]
         if any(side.what not in ("file", "link", "directory") for side in sides):

@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 PACK_TIME = 600  # seconds for the check of one pack
 OBJECTS_TIME = 600  # seconds for the check of all loose objects of one apply
 _OTHER = "it is not the object that its name says"
+_TYPES = (b"blob", b"tree", b"commit", b"tag")
+_LONGEST_HEAD = 32  # bytes before the content of a loose object (object-file.c, MAX_HEADER_LEN)
 _DERIVED = (".rev", ".bitmap", ".mtimes", ".keep", ".promisor", ".lock")
 _LOCKED = frozenset({"HEAD", "index", "packed-refs", "config", "config.worktree"})
 # What makes a directory a repository (setup.c, is_git_directory).
@@ -522,13 +524,13 @@ class Repositories:
         return _never(change, why) if why else change
 
     def _index(self, place: str, change: Change, moved: bool) -> Change | None:
-        if moved:
-            return _never(change, _MOVED)
         if change.before is None or change.after is None:
-            return change
+            return _never(change, _MOVED) if moved else change
         width = self._width(place)
         mine = entries(content(self._copy, change.path), width)
         theirs = entries(content(self._host, change.path), width)
+        if moved:
+            return None if mine == theirs else _never(change, _MOVED)
         key = f"{place}//{self._seat_in(place)}index"
         row = self._base.rows.get(key)
         if row is None and not self._base.is_new(change.before):
@@ -730,19 +732,33 @@ def _objection_to(fd: int, name: str, until: float) -> str:
 
     made = sha1(usedforsecurity=False) if len(name) == 40 else sha256()
     stream = zlib.decompressobj()
+    head, size = b"", 0
     try:
         for piece in pieces(fd):
             while piece:
                 if time.monotonic() > until:
                     return f"the objects took more than {OBJECTS_TIME} seconds to read"
-                made.update(stream.decompress(piece, 1 << 20))
+                part = stream.decompress(piece, 1 << 20)
+                made.update(part)
+                head += part[: _LONGEST_HEAD - len(head)]
+                size += len(part)
                 piece = stream.unconsumed_tail
             if stream.eof:
                 break
-        made.update(stream.flush())
+        part = stream.flush()
+        made.update(part)
+        head, size = head + part[: _LONGEST_HEAD - len(head)], size + len(part)
     except zlib.error:
         return _OTHER
-    return "" if stream.eof and not stream.unused_data and made.hexdigest() == name else _OTHER
+    is_whole = stream.eof and not stream.unused_data and made.hexdigest() == name
+    return "" if is_whole and _is_object(head, size) else _OTHER
+
+
+def _is_object(head: bytes, size: int) -> bool:
+    """Does what begins so, and has so many bytes, have the form of an object (object-file.c, parse_loose_header)?"""
+    words, nul, _content = head.partition(b"\0")
+    kind, _, length = words.partition(b" ")
+    return bool(nul) and kind in _TYPES and length == b"%d" % (size - len(words) - 1)
 
 
 def index_pack(stage: str, pack: str, idx: str, width: int, *, root: str) -> str:

@@ -2,9 +2,10 @@
 
 Theory of operation
 -------------------
-A *mark* tells a file from all others, and from itself when it was written: device, inode, and of a file its size and
-modification time.  The change time is not in it: a rename sets that.  An operation has the marks of what is there
-before and after, so what was put in place is compared with what is there now, one name at a time.
+A *mark* tells a file from all others, and from itself when it was written: device, inode, and of a file or a link its
+size and modification time, as another one may have its inode by now.  The change time is not in it: a rename sets that.
+An operation has the marks of what is there before and after, so what was put in place is compared with what is there
+now, one name at a time.
 
 A directory that is wholly new is staged with all that is in it, and comes and goes by one rename(2): a *tree*.  Its
 operation is followed by one for each name in it, with the slot of the tree.  Nothing has to be done for these; they
@@ -63,7 +64,7 @@ def mark(side: Side) -> Mark:
         side.device,
         side.inode,
         side.size if side.what != "directory" else 0,
-        side.mtime if side.what == "file" else 0,
+        side.mtime if side.what in ("file", "link") else 0,
     )
 
 
@@ -74,7 +75,7 @@ def mark_of(status: os.stat_result) -> Mark:
         status.st_dev,
         status.st_ino,
         status.st_size if kind != stat.S_IFDIR else 0,
-        status.st_mtime_ns if kind == stat.S_IFREG else 0,
+        status.st_mtime_ns if kind in (stat.S_IFREG, stat.S_IFLNK) else 0,
     )
 
 

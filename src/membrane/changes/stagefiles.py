@@ -94,16 +94,40 @@ def remove_path(path: str) -> None:
 def remove_tree(parent: int, name: str) -> None:
     """A stage of ours, removed by descriptors; what cannot be removed stays."""
     try:
-        handle = open_below(parent, name, os.O_PATH | os.O_DIRECTORY)
+        _open_up(parent, name)
     except OSError:
         return
+    shutil.rmtree(name, ignore_errors=True, dir_fd=parent)
+    if not os.path.lexists(f"/proc/self/fd/{int(parent)}/{name}"):
+        return
+    # What was taken back may hold directories that are closed: by what was applied, or by the host since.
+    todo = [name]
+    while todo:
+        place = todo.pop()
+        try:
+            _open_up(parent, place)
+            fd = open_below(parent, place, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError:
+            continue
+        try:
+            with os.scandir(fd) as listing:
+                todo += [f"{place}/{entry.name}" for entry in listing if entry.is_dir(follow_symlinks=False)]
+        finally:
+            os.close(fd)
+    shutil.rmtree(name, ignore_errors=True, dir_fd=parent)
+
+
+def _open_up(parent: int, path: str) -> None:
+    """Mode 0700 for a directory of a stage.
+
+    Raises:
+        OSError: it is none, or not ours.
+    """
+    handle = open_below(parent, path, os.O_PATH | os.O_DIRECTORY)
     try:
         os.chmod(f"/proc/self/fd/{handle}", 0o700)
-    except OSError:
-        return
     finally:
         os.close(handle)
-    shutil.rmtree(name, ignore_errors=True, dir_fd=parent)
 
 
 def write(path: str, stored: dict[str, Any]) -> None:

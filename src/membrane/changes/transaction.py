@@ -103,6 +103,7 @@ class Stage:
         self._modes: dict[str, int] = {}  # of the files in slots, which have 0600 until all is ready
         self._marks: dict[str, tuple[int, int, int, int]] = {}  # of the files that are copied into slots
         self._writing: Thread | None = None
+        self._olds: dict[str, list[tuple[int, ...]]] = {}  # where the stage was copied: marks of what was replaced
         self._inner: Parents | None = None  # the directory in the stage in which something was made last
         self._is_root = os.geteuid() == 0
 
@@ -131,7 +132,7 @@ class Stage:
             OSError: it cannot be made.
         """
         self.check()
-        self._count, self._modes, self._marks = 0, {}, {}
+        self._count, self._modes, self._marks, self._olds = 0, {}, {}, {}
         self._remove_leftovers()
         self._step("begin")
         os.mkdir(self._home, 0o700)
@@ -143,12 +144,16 @@ class Stage:
             remove_path(self._home)
             raise
         try:
-            write(f"{self._home}/{_PLACE}", {"format": _FORMAT, "workspace": self._root, "inside": self.inside})
+            self._write_place()
             self._make()
             self._check_graft()
         except BaseException:
             self.close()
             raise
+
+    def _write_place(self) -> None:
+        place = {"format": _FORMAT, "workspace": self._root, "inside": self.inside, "olds": self._olds}
+        write(f"{self._home}/{_PLACE}", place)
 
     def _exclude(self) -> None:
         """Nothing else may write the workspace while the stage is in it.
@@ -503,22 +508,49 @@ class Stage:
                 finally:
                     os.close(fd)
         if self.inside:
-            self._bring_home()
+            self._bring_home(ops)
         self.close()
         self._step("keep undo")
         remove_path(self._undo)  # that of the apply before
         os.rename(self._home, self._undo)
 
-    def _bring_home(self) -> None:
+    def _bring_home(self, ops: list[Op]) -> None:
         """Copy what the stage in the workspace holds to the state, and remove it."""
         saved = f"{self._home}/stage"
         shutil.rmtree(f"{saved}.new", ignore_errors=True)
         self._step("save")
         copy_tree(self.fd, f"{saved}.new")
+        replaced = [op for op in ops if op.old]
+        done = {op.slot for op in replaced if op.do == "remove" or self._holds_old(op, status_at(self.fd, op.slot))}
+        self._olds = {op.slot: self._olds_of(op) if op.slot in done else [] for op in replaced}
+        self._mark_copies(f"{saved}.new")
         os.rename(f"{saved}.new", saved)
         self._step("remove stage")
         remove_tree(self._root_fd, self.inside)
         self._admit()
+
+    def _olds_of(self, op: Op) -> list[tuple[int, ...]]:
+        """Marks of what the operation has replaced, by which it is known in the workspace and in its slot.
+
+        A copy of the stage has other inodes, and one of these may be that of a file which is gone since: so what holds
+        for it is written down beside.  None: the slot of the copy holds what was to be put in place.
+        """
+        return self._olds.get(op.slot, [op.old])
+
+    def _holds_old(self, op: Op, held: os.stat_result | None) -> bool:
+        """Is it what the operation has replaced?  It may be written still, by who has it open."""
+        return held is not None and (held.st_dev, held.st_ino) in [each[:2] for each in self._olds_of(op)]
+
+    def _mark_copies(self, stage: str, *, only: bool = False) -> None:
+        """Write down what is known of the slots in a copy of the stage; ``only``: the stage itself is gone."""
+        for slot, marks in self._olds.items():
+            try:
+                copy = mark_of(os.lstat(f"{stage}/{slot}"))
+            except FileNotFoundError:
+                continue  # it cannot be read, and was left out
+            if marks:
+                self._olds[slot] = [copy] if only else [*marks, copy]
+        self._write_place()
 
     def open(self) -> list[Op]:
         """Open the stage of an apply that ended in its middle.
@@ -540,10 +572,12 @@ class Stage:
         except (KeyError, TypeError, ValueError) as error:
             raise HostError("read the journal", str(error), target=f"{self._home}/{JOURNAL}") from None
         self.rows, self.rows_after = stored.get("rows", []), stored.get("rows_after", [])
-        self.inside = read(f"{self._home}/{_PLACE}").get("inside", "")
+        place = read(f"{self._home}/{_PLACE}")
+        self.inside = place.get("inside", "")
+        self._olds = {slot: [tuple(each) for each in marks] for slot, marks in place.get("olds", {}).items()}
         if self.inside:
             self._exclude()
-            self._restage()
+            self._restage(ops)
         else:
             self.fd = os.open(f"{self._home}/stage", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._unlock(ops)
@@ -565,7 +599,7 @@ class Stage:
         finally:
             parents.close()
 
-    def _restage(self) -> None:
+    def _restage(self, ops: list[Op]) -> None:
         """Open the stage in the workspace; where only the copy in the state is left, make it anew."""
         saved = f"{self._home}/stage"
         if os.path.exists(saved):
@@ -577,6 +611,8 @@ class Stage:
                 copy_tree(fd, f"{root}/{self.inside}")
             finally:
                 os.close(fd)
+            self._olds = {op.slot: self._olds_of(op) for op in ops if op.old}
+            self._mark_copies(f"{root}/{self.inside}", only=True)
             shutil.rmtree(f"{saved}.old", ignore_errors=True)
             os.rename(saved, f"{saved}.old")  # in one step: half of it would be taken for the whole
             shutil.rmtree(f"{saved}.old", ignore_errors=True)
@@ -703,7 +739,7 @@ class Stage:
         if op.do == "remove":
             return op.slot in staged
         held = status_at(self.fd, op.slot)
-        return held is None or held.st_ino != op.new[1]
+        return held is None or self._holds_old(op, held)
 
     def _carry(self, op: Op, parents: Parents) -> None:
         """Do an operation that is not done."""
@@ -720,14 +756,14 @@ class Stage:
                     raise conflict(op.path, "it was made in the workspace meanwhile") from None
                 return
             there = status_at(parent, name)
-            if there is None or mark_of(there) != op.old:
+            if there is None or mark_of(there) not in self._olds_of(op):
                 raise conflict(op.path, "it was changed in the workspace meanwhile")
             if op.do == "put":
                 if stat.S_ISDIR(there.st_mode) and not is_empty(parent, name):
                     raise conflict(op.path, "something was made in it in the workspace meanwhile")
                 syscalls.exchange(self.fd, op.slot, parent, name)
                 filled = stat.S_ISDIR(there.st_mode) and not is_empty(self.fd, op.slot)
-                if filled or self._mark_now(op.slot) != op.old:
+                if filled or self._mark_now(op.slot) not in self._olds_of(op):
                     syscalls.exchange(self.fd, op.slot, parent, name)
                     raise conflict(op.path, "it was changed in the workspace meanwhile")
             else:
@@ -737,7 +773,7 @@ class Stage:
         if directory and not is_empty(parent, name):
             raise conflict(op.path, "something was made in it in the workspace meanwhile")
         syscalls.rename_new(parent, name, self.fd, op.slot)
-        if self._mark_now(op.slot) != op.old or (directory and not is_empty(self.fd, op.slot)):
+        if self._mark_now(op.slot) not in self._olds_of(op) or (directory and not is_empty(self.fd, op.slot)):
             syscalls.rename_new(self.fd, op.slot, parent, name)
             raise conflict(op.path, "it was changed in the workspace meanwhile")
 

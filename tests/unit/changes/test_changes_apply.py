@@ -25,6 +25,7 @@ from test_changes_tree import _ACTS, ACT, act
 from membrane.changes import transaction
 from membrane.changes.apply import choose
 from membrane.changes.removal import remove_tree
+from membrane.changes.stagefiles import copy_tree
 from membrane.changes.transaction import STAGE_NAME, Unfinished
 from membrane.errors import Conflict, HostError, Poisoned
 from membrane.host import syscalls
@@ -581,6 +582,109 @@ def test_an_apply_that_failed_takes_no_undo_copy_away(made: Workspace, at: str) 
     with engine(made) as each:
         assert each.undo() == []
     assert tree(made.base) == before
+
+
+def test_a_copy_of_what_was_replaced_is_known_whatever_inode_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of a file which the host has replaced since is free for it."""
+    workspace = full(tmp_path / "w")
+    state = states(tmp_path, other=True)
+    assert state is not None
+    try:
+        with engine(workspace, state=state) as each:
+            each.apply()
+        ops = json.loads((state / "undo/journal.json").read_text())["ops"]
+        slot = next(op[2] for op in ops if op[:2] == ["put", "changed"])
+        free = workspace.place / "free"
+        os.link(workspace.base / "changed", free)
+        (workspace.base / "mine").write_text("mine\n")
+        (workspace.base / "mine").rename(workspace.base / "changed")  # as an editor saves
+
+        def copied(source: int, target: str) -> None:
+            copy_tree(source, target)
+            if STAGE_NAME in target:
+                free.write_bytes(Path(target, slot).read_bytes())
+                Path(target, slot).unlink()
+                os.link(free, f"{target}/{slot}")
+
+        monkeypatch.setattr(transaction, "copy_tree", copied)
+        with engine(workspace, state=state) as each, pytest.raises(Conflict, match="changed in the workspace since"):
+            each.undo()
+        with engine(workspace, state=state) as each:
+            left = each.undo(rest=True)
+        assert left == [("changed", "it was changed in the workspace since")]
+        assert (workspace.base / "changed").read_text() == "mine\n" and not (workspace.base / "new").exists()
+    finally:
+        shutil.rmtree(state.parent.parent)
+
+
+def test_a_link_that_the_host_made_anew_is_the_hosts(made: Workspace) -> None:
+    """One of the same length may have the inode of the one whose place it took: only its time is another then."""
+    with engine(made) as each:
+        each.apply()
+    link = made.base / "link"
+    os.utime(link, ns=(1, 1), follow_symlinks=False)
+    with engine(made) as each, pytest.raises(Conflict, match="changed in the workspace since"):
+        each.undo()
+    with engine(made) as each:
+        assert each.undo(rest=True) == [("link", "it was changed in the workspace since")]
+    assert link.is_symlink() and not (made.base / "new").exists()
+
+
+@pytest.mark.as_user
+@pytest.mark.parametrize("other", [False, True], ids=["one file system", "two file systems"])
+def test_what_was_taken_back_is_removed_whatever_the_host_has_closed(tmp_path: Path, other: bool) -> None:
+    """Else no apply of the set could begin any more."""
+    workspace = full(tmp_path / "w")
+    state = states(tmp_path, other)
+    try:
+        before = tree(workspace.base)
+        with engine(workspace, state=state) as each:
+            each.apply()
+        (workspace.base / "whole/closed").chmod(0o511)
+        with engine(workspace, state=state) as each:
+            assert each.undo() == []
+        assert tree(workspace.base) == before
+        assert not ((state or workspace.place / "changes/set") / "applying").exists()
+        with engine(workspace, state=state) as each:
+            each.apply()
+        assert is_after(tree(workspace.base))
+    finally:
+        if state is not None:
+            shutil.rmtree(state.parent.parent)
+
+
+def test_what_cannot_be_begun_is_said_as_any_other_error(made: Workspace) -> None:
+    def step(name: str) -> None:
+        if name == "begin":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    before = tree(made.base)
+    with engine(made, step) as each, pytest.raises(HostError, match="No space left on device; everything is as before"):
+        each.apply()
+    assert tree(made.base) == before
+
+
+@pytest.mark.parametrize("other", [False, True], ids=["one file system", "two file systems"])
+def test_what_an_undo_left_can_be_undone_later(tmp_path: Path, other: bool) -> None:
+    workspace = full(tmp_path / "w")
+    state = states(tmp_path, other)
+    try:
+        before = tree(workspace.base)
+        with engine(workspace, state=state) as each:
+            each.apply()
+        (workspace.base / "new").rename(workspace.base / "aside")
+        (workspace.base / "new").write_text("mine\n")
+        with engine(workspace, state=state) as each:
+            assert each.undo(rest=True) == [("new", "it was changed in the workspace since")]
+        (workspace.base / "aside").rename(workspace.base / "new")
+        with engine(workspace, state=state) as each:
+            assert each.undo() == []
+        assert tree(workspace.base) == before
+    finally:
+        if state is not None:
+            shutil.rmtree(state.parent.parent)
 
 
 def test_what_comes_is_written_down_for_later_runs_before_the_journal(

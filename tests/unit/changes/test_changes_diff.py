@@ -136,6 +136,24 @@ def test_what_git_has_no_words_for_is_said_at_the_top(made: Workspace) -> None:
     ]
 
 
+def test_what_was_made_under_a_hidden_name_is_said_at_the_top(made: Workspace) -> None:
+    """The host has another file there: git would refuse all of the patch."""
+    (made.base / ".env").write_text("mine\n")
+    made.write(".env", "theirs\n")
+    made.write("new", "n\n")
+
+    def hidden(path: str) -> bool:
+        return path == ".env"
+
+    with made.copy(hidden) as copy:
+        found = copy.changes()
+        assert [change.path for change in found] == [".env", "new"]
+        patch = b"".join(diff.patch(copy, found))
+    assert patch.startswith(b"# under a name that a rule hides, never put in place: .env\ndiff --git a/new b/new\n")
+    git_apply(made.base, patch)
+    assert (made.base / ".env").read_text() == "mine\n" and (made.base / "new").read_text() == "n\n"
+
+
 def test_stat_names_and_json(made: Workspace) -> None:
     made.write("a.txt", "line 0\nx\n")
     made.write("b", b"\0")

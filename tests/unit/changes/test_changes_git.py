@@ -24,6 +24,7 @@ from membrane.changes.gitdata import loose_name, pack_name
 from membrane.changes.gitentries import entries
 from membrane.errors import Conflict
 from membrane.host import syscalls
+from membrane.workspace import origins
 
 Tree = dict[bytes, tuple[object, ...]]
 pytestmark = [pytest.mark.needs_kernel("overlayfs in a user namespace"), pytest.mark.needs_tool("git")]
@@ -186,6 +187,23 @@ def test_an_object_that_is_not_what_its_name_says_never_comes(made: Workspace) -
     assert set(refused) == {f".git/objects/{n[:2]}/{n[2:]}" for n in (other, trailing)}
     assert (made.base / f".git/objects/{name[:2]}/{name[2:]}").exists()
     fsck(made.base)
+
+
+@pytest.mark.parametrize(
+    "data", [b"other", b"blob 9\0abc", b"blob 03\0abc", b"blob +3\0abc", b"blob 3abc", b"log 3\0abc"]
+)
+def test_what_has_no_form_of_an_object_never_comes(made: Workspace, data: bytes) -> None:
+    """Under its hash as well: git gc outside stops at it, and git fsck names another one."""
+    for each in (data, b"blob 3\0abc", b"blob 0\0", b"blob 70000\0" + b"x" * 70000):  # the control
+        name = sha1(each).hexdigest()
+        made.write(f".git/objects/{name[:2]}/{name[2:]}", zlib.compress(each), 0o444)
+    bad = sha1(data).hexdigest()
+    report = apply(made)
+    assert {change.path: why for change, why in report.refused} == {
+        f".git/objects/{bad[:2]}/{bad[2:]}": "it is not the object that its name says"
+    }
+    fsck(made.base)
+    git(made.base, "gc", "-q")
 
 
 def test_a_pack_is_indexed_by_us_and_a_broken_one_never_comes(made: Workspace) -> None:
@@ -906,3 +924,39 @@ def test_a_head_of_which_only_the_beginning_is_a_ref_never_comes(made: Workspace
     report = apply(made, red=True)
     assert [(change.path, why) for change, why in report.refused] == [(".git/HEAD", "it names no ref and no commit")]
     assert git(made.base, "log", "--format=%s").split() == ["one"]
+
+
+def test_a_commit_that_an_undo_brings_back_is_still_the_commands(made: Workspace, tmp_path: Path) -> None:
+    """Also when no ref had it for the time of a live run: what is in it must not be made in the next one."""
+    state, root = tmp_path / "state", str(made.base)
+
+    def run(session: str) -> bytes:
+        tips = origins.begin(str(state), root, session, lambda: ())
+        origins.note(str(state), root, session)
+        return tips
+
+    def put() -> None:
+        with engine(made, state=state / "changes/set") as each:
+            each.apply()
+
+    owners = git(made.base, "rev-parse", "main").strip()
+    run("first")
+    inside(made, "write('a', 'two\\n'); git('commit', '-qam', 'two')")
+    put()
+    commands = git(made.base, "rev-parse", "main").strip()
+    inside(made, "write('a', 'three\\n'); git('commit', '-qam', 'three')")
+    put()
+    run("live")
+    with engine(made, state=state / "changes/set") as each:
+        assert each.undo() == []
+    assert git(made.base, "rev-parse", "main").strip() == commands
+    tips = run("later")
+    assert bytes.fromhex(owners) in tips and bytes.fromhex(commands) not in tips
+
+
+def test_an_index_that_lists_the_same_is_no_change_though_head_was_moved(made: Workspace) -> None:
+    inside(made, "write('a', 'two\\n'); git('add', 'a'); write('new', 'n\\n')")
+    (made.base / "a").write_text("two\n")
+    git(made.base, "commit", "-qam", "mine")
+    with engine(made) as each:
+        assert [change.path for change in each.changes() if not change.path.startswith(".git/objects")] == ["new"]

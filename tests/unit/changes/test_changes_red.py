@@ -195,7 +195,9 @@ def test_devices_fifos_and_sockets_are_never_put_in_place(made: Workspace) -> No
     assert one(made, "fifo").never and one(made, "socket").never
 
 
-@pytest.mark.parametrize("name", ["a\x1b[2Jb", "a\u202eb", "a\u200bb", " a", "a ", "a\nb", "a\u00a0b", "a\u3164"])
+@pytest.mark.parametrize(
+    "name", ["a\x1b[2Jb", "a\u202eb", "a\u200bb", " a", "a ", "a\nb", "a\u00a0b", "a\u3164", "a\u2800"]
+)
 def test_names_that_cannot_be_seen_are_red(made: Workspace, name: str) -> None:
     made.write(name, "x")
     assert one(made, name).red == ("its name holds characters that cannot be seen",)

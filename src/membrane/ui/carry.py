@@ -146,7 +146,7 @@ def run(invocation: Invocation, policy: Policy, workspace: str, state: str) -> i
         (*carrier.environment(policy, os.environ).items(), *((("PATH", path),) if path else ())),
         codec.dump(carrier.carried(policy)),
         tuple(values),
-        tuple((path, os.stat(path).st_ino) for path in writable),
+        tuple((path, os.stat(path).st_ino) for path in (*writable, *_inside(trees, writable))),
         tuple(inside),
         sys.platform != "linux",
         tuple(rule.outside for rule in policy.expose),
@@ -487,6 +487,15 @@ def _trees(policy: Policy, workspace: str, state: str, of_engines: list[str]) ->
         if path.startswith("/") and os.path.exists(path) and os.path.realpath(path) == path:
             out.append(carrier.Tree(path, "ro"))
     return [tree for tree in out if tree.path not in (workspace, state)]
+
+
+def _inside(trees: Sequence[carrier.Tree], writable: Sequence[str]) -> list[str]:
+    """The trees that may be read only and are below one that may be written: a command may turn a name on the way."""
+    return [
+        tree.path
+        for tree in trees
+        if tree.mode == "ro" and any(tree.path.startswith(f"{each.rstrip('/')}/") for each in writable)
+    ]
 
 
 def _source(rule: MountRule, workspace: str) -> str:

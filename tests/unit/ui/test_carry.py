@@ -120,6 +120,16 @@ def test_a_run_is_carried_by_itself(mac: Mac) -> None:
     assert Path(profile).read_text() == containers.text("seccomp")
 
 
+def test_a_tree_below_the_workspace_is_compared_inside_though_it_is_read_only(mac: Mac) -> None:
+    for path in (mac.workspace / "kept", mac.home / "other"):
+        path.mkdir()
+    mounts = [f"--mount={mac.workspace}/kept:ro", f"--mount={mac.home}/other:ro"]
+    done = mac.run("-q", *mounts, "--", "x")
+    assert done.returncode == 5, done
+    places = marshal.loads((mac.record / "frame").read_bytes())[8]
+    assert places == tuple((str(path), path.stat().st_ino) for path in (mac.workspace, mac.workspace / "kept"))
+
+
 def test_services_of_the_machine_are_looked_at_outside_and_named_inside(mac: Mac) -> None:
     with socket.socket(socket.AF_UNIX) as agent, socket.create_server(("127.0.0.1", 0)) as taken:
         agent.bind(str(mac.home / "agent"))

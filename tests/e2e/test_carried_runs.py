@@ -365,6 +365,19 @@ def test_its_terminal_is_the_callers(own: Home) -> None:
     assert terminal.end() == 128 + signal.SIGINT
 
 
+KEYS = "import os, tty; tty.setraw(0); print('raw', flush=True)\nfor _ in 'pq': print('key', os.read(0, 9), flush=True)"
+
+
+def test_every_key_is_the_commands(own: Home) -> None:
+    """Docker's client holds back ctrl-p, and ctrl-p ctrl-q leaves a container by default."""
+    terminal = Terminal(own, "-q", "--", "python3", "-c", KEYS)
+    terminal.expect(b"raw")
+    for key, seen in ((b"\x10", b"\\x10"), (b"\x11", b"\\x11")):
+        terminal.send(key)
+        terminal.expect(b"key b'" + seen)
+    assert terminal.end() == 0
+
+
 def test_a_person_is_asked_on_it(own: Home, world: Callable[[], int]) -> None:
     port = world()
     curl = f"curl -s -o /dev/null -w 'got %{{http_code}};' http://{GATEWAY}:{port}/"
@@ -520,6 +533,59 @@ def test_who_kills_the_client_ends_the_container(own: Home, holder_too: bool) ->
         collected = own.run("gc", backend=False)
         assert collected.returncode == 0, collected
     until(lambda: not own.left())
+
+
+@pytest.fixture
+def image(own: Home) -> Iterator[Callable[..., None]]:
+    """Changes the image as a Dockerfile would; afterwards it is what it was."""
+    found = own.engine.docker("image", "inspect", "--format={{.Id}}", carrier.IMAGE).stdout.strip()
+
+    def change(*instructions: str) -> None:
+        made = own.engine.docker("create", carrier.IMAGE, "true").stdout.strip()
+        done = own.engine.docker("commit", *(f"--change={each}" for each in instructions), made, carrier.IMAGE)
+        assert done.returncode == 0, done
+        own.engine.docker("rm", made)
+
+    yield change
+    assert own.engine.docker("tag", found, carrier.IMAGE).returncode == 0
+
+
+@ONE
+def test_nothing_runs_beside_the_sandbox_that_a_command_could_have_made(own: Home, image: Callable[..., None]) -> None:
+    """By the PATH of the image, which holds for the supervisor as well, and by its check."""
+    planted, proof = own.home / "src" / "a, b" / "bin" / "python3", own.workspace / "proof"
+    planted.parent.mkdir()
+    planted.write_text('#!/bin/sh\ntouch "${0%/*}/../proof"\nexec /usr/bin/python3 "$@"\n')
+    planted.chmod(0o755)
+    path = f"{planted.parent}:/usr/bin:/bin"
+    image(f'ENV PATH="{path}"', 'HEALTHCHECK --interval=1s CMD python3 -c ""')
+    with own.start("-q", "--", "sh", "-c", "echo $PATH; cat proof; echo whole; exec sleep 1000") as process:
+        assert process.stdout is not None
+        seen = [process.stdout.readline().strip() for _ in range(2)]
+        assert seen == [path, "whole"]  # the command has the image's own
+        (container,) = own.containers()
+        (found,) = json.loads(own.engine.docker("inspect", container).stdout)
+        assert "Health" not in found["State"] and found["Config"]["WorkingDir"] == "/"
+        process.terminate()
+    assert not proof.exists()
+    tree = f'--mount=type=bind,"source={own.workspace}","target={own.workspace}"'
+    control = own.engine.docker("run", "-d", "--name=control", tree, carrier.IMAGE, "sleep", "1000")
+    assert control.returncode == 0, control
+    until(proof.exists)
+    assert own.engine.docker("rm", "--force", "control").returncode == 0
+
+
+@ONE
+def test_what_the_command_says_is_in_no_log(own: Home) -> None:
+    process, _holder = sleeping(own)
+    (container,) = own.containers()
+    kept = own.engine.docker("logs", container)
+    assert kept.returncode == 1 and "does not support reading" in kept.stderr, kept
+    process.terminate()
+    process.communicate(timeout=PATIENCE)
+    assert own.engine.docker("run", "--name=control", carrier.IMAGE, "sh", "-c", "echo said").stdout == "said\n"
+    assert own.engine.docker("logs", "control").stdout == "said\n"
+    assert own.engine.docker("rm", "control").returncode == 0
 
 
 @ONE

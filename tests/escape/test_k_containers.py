@@ -13,7 +13,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from escape_box import MEMBRANE, Box, inside
+from escape_box import MEMBRANE, PYTHON, Box, inside
 
 from free_ports import free_port
 from membrane.changes.removal import remove_tree
@@ -675,3 +675,21 @@ def test_K61_who_waits_at_docker_s_socket_shows_no_memory_of_ours(containers: Bo
     for pid in (own, *shells):  # the controls
         assert not {found[f"{pid} {look}"] for look in looks} & {"EACCES", "EPERM"}, found
     assert len(shells) == 1, names
+
+
+@pytest.mark.parametrize("lines", [(), ("#!/proc/self/exe",), ("#! ./0 x", "#!\t/proc/thread-self/exe -I")])
+def test_K61_the_program_that_runs_membrane_is_no_program_of_the_sandbox(
+    containers: Box, lines: tuple[str, ...]
+) -> None:
+    """It is in no view, and what it runs could change its mode and owner where it is the caller's."""
+    program = "/proc/self/exe"
+    for number, line in enumerate(lines):
+        containers.file(str(len(lines) - 1 - number), f"{line}\nprint('ran')\n", 0o755)
+        program = f"./{len(lines) - 1}"
+    refused = containers.run(program, "-c", "print('ran')")
+    said = f"membrane: {program}: it leads to a program outside of the sandbox\n"
+    assert (refused.returncode, refused.stdout, refused.stderr) == (126, "", said), refused
+    containers.file("own", f"#!{PYTHON}\nprint('ran')\n", 0o755)
+    for command in (("./own",), (PYTHON, "-c", "print('ran')"), ("sh", "-c", '"$0" -c true', "/proc/self/exe")):
+        done = containers.run(*command)  # the controls: the view's own, by whatever name
+        assert done.returncode == 0 and done.stdout in ("ran\n", ""), done

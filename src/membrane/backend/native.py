@@ -85,6 +85,10 @@ class Native(Backend):
             from ..host.subordinate import find
 
             facts = facts.replace(subordinate=find(facts.uid))
+        if policy.containers == "nested" and not facts.root:
+            from ..host.facts import open_cgroup
+
+            facts = facts.replace(open_cgroup=open_cgroup())
         return facts
 
     def plan(self, policy: Policy, facts: HostFacts) -> SandboxPlan:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 SOCKET, LOG = "/run/docker.sock", "/run/docker.log"
 _STATE = "/run/docker"
 _FIRST, _LINE, _DONE = 3, 4, 5  # SD_LISTEN_FDS_START; the end of a pipe; another, which execve(2) closes
-_SHELL = "/bin/sh"
+SHELL = "/bin/sh"
 # Its arguments: dockerd, docker-init or nothing, options.  dockerd has docker-init bound read-only without the flags of
 # its mount, and those of the view are locked (nosuid, nodev): the kernel refuses to change them (mount_namespaces(7)).
 # So a copy of it is found first, on a file system of the command's own; without one only ``run --init`` does not work.
@@ -107,7 +107,7 @@ def _execute(daemon: str, environment: dict[str, str], path: Sequence[str]) -> N
     os.setsid()
     os.chdir("/")
     os.set_inheritable(_DONE, False)
-    os.execve(_SHELL, argv, environment)
+    os.execve(SHELL, argv, environment)
 
 
 def _wait() -> None:

@@ -102,6 +102,50 @@ def file_system(path: str) -> str:
     return ""
 
 
+MOST_GROUPS = 4096  # control groups that are looked at
+
+
+def open_cgroup(proc: str = "/proc/self") -> str:
+    """The directory of a control group, of this process or below that, where root of a user namespace of the caller's
+    could stop or kill what is in it, this process or others of the caller; empty: there is none.
+
+    A cgroup namespace begins at the group of who makes it, and the files there stay the caller's
+    (cgroup_namespaces(7)).  With ``nsdelegate`` the kernel takes no write to that group from inside, but of what is
+    delegated (cgroup-v2.rst, "Delegation"); to those below it does, and version 1 knows no such thing.  A hierarchy
+    that is mounted nowhere here is not looked at.
+    """
+    with open(f"{proc}/cgroup", "rb") as own, open(f"{proc}/mountinfo", "rb") as table:
+        groups, mounts = own.read().splitlines(), [line.split() for line in table]
+    for line in groups:
+        _number, controllers, path = line.split(b":", 2)
+        if controllers.startswith(b"name="):  # it has processes, and no control over them
+            continue
+        wanted = set(controllers.split(b",")) if controllers else set()
+        for fields in mounts:
+            kind, _source, options = fields[fields.index(b"-") + 1 :]
+            said = set(options.split(b","))
+            root, group = mount_point(fields[3]).rstrip("/"), os.fsdecode(path).rstrip("/")
+            if kind != (b"cgroup" if wanted else b"cgroup2") or not wanted <= said:
+                continue
+            if f"{group}/".startswith(f"{root}/"):
+                place = mount_point(fields[4]) + group.removeprefix(root)
+                if found := _writable(place, delegated=b"nsdelegate" in said):
+                    return found
+                break
+    return ""
+
+
+def _writable(group: str, *, delegated: bool) -> str:
+    """The first of a group and those below it that has a name which the caller may write."""
+    for number, (place, _below, files) in enumerate(os.walk(group)):
+        if number >= MOST_GROUPS or (
+            not (delegated and place == group)
+            and any(os.access(each, os.W_OK) for each in (place, *(f"{place}/{name}" for name in files)))
+        ):
+            return place
+    return ""
+
+
 def mount_point(field: bytes) -> str:
     """A path of proc_pid_mountinfo(5), in which blanks, newlines and backslashes are octal."""
     head, *rest = field.split(b"\\")

@@ -20,6 +20,7 @@ import errno
 import fcntl
 import os
 import select
+import stat
 import struct
 import sys
 
@@ -488,9 +489,50 @@ def _command(
     if inner is not None:
         from . import engine
 
-        engine.offer(environment)
+        if not leads_outside(engine.SHELL):  # that of an image can be a script
+            engine.offer(environment)
     os.umask(start.umask)
-    execute(start.argv, environment, exec_status)
+    execute(start.argv, environment, exec_status, walled=hardening.landlock and inner is None)
+
+
+_MOST_SCRIPTS = 6  # one that is the interpreter of another: the kernel takes five (fs/exec.c, exec_binprm)
+_LONGEST_LINE = 256  # bytes of its first line that the kernel reads (BINPRM_BUF_SIZE)
+
+
+def leads_outside(path: str) -> bool:
+    """Would execve(2) of ``path`` execute our own program, which is in no view?
+
+    /proc/self/exe leads there until the first execve(2), also from the first line of a script, which an earlier command
+    or an image may have made.  What runs it could give it away by /proc/self/exe where it belongs to the caller.
+    """
+    ours = "/proc/self/exe"
+    try:
+        own = os.stat(ours)
+        for _ in range(_MOST_SCRIPTS):
+            found = os.stat(path)
+            if os.path.samestat(found, own) and _mount_of(path) == _mount_of(ours):
+                return True
+            if not stat.S_ISREG(found.st_mode):
+                return False
+            with open(path, "rb", buffering=0) as file:
+                head = file.read(_LONGEST_LINE)
+            if head[:2] != b"#!":
+                return False
+            line = head[2:].partition(b"\n")[0].partition(b"\0")[0].replace(b"\t", b" ").strip(b" ")
+            path = os.fsdecode(line.partition(b" ")[0])
+    except OSError:
+        pass  # it is not executed either, or is no file of the caller's
+    return False
+
+
+def _mount_of(path: str) -> bytes:
+    """The number of the mount that a path leads to (proc_pid_fdinfo(5))."""
+    fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        with open(f"/proc/self/fdinfo/{fd}", "rb", buffering=0) as file:
+            return file.read().partition(b"mnt_id:")[2].split()[0]
+    finally:
+        os.close(fd)
 
 
 def _take_job(start: Start, channel: Channel) -> Start:
@@ -523,8 +565,11 @@ def set_limits(limits: Limits) -> None:
             sc.limit(kind, value)
 
 
-def execute(argv: Sequence[str], environment: dict[str, str], exec_status: int) -> NoReturn:
-    """execve(2) with the PATH search and the exit statuses of a shell (POSIX XCU 2.8.2)."""
+def execute(argv: Sequence[str], environment: dict[str, str], exec_status: int, *, walled: bool = True) -> NoReturn:
+    """execve(2) with the PATH search and the exit statuses of a shell (POSIX XCU 2.8.2).
+
+    ``walled``: Landlock refuses programs outside of the view; else ``leads_outside`` is asked.
+    """
     name = argv[0]
     paths = [name] if "/" in name else [f"{d or '.'}/{name}" for d in environment.get("PATH", "").split(":")]
     denied = interpreter = False
@@ -532,9 +577,11 @@ def execute(argv: Sequence[str], environment: dict[str, str], exec_status: int) 
         if path != paths[-1] and not os.path.lexists(path):
             continue  # as good as ENOENT, and without a question to the tracer
         try:
+            if not walled and leads_outside(path):
+                raise PermissionError(errno.EACCES, "it leads to a program outside of the sandbox")
             os.execve(path, list(argv), environment)
         except OSError as error:
-            if error.errno == errno.ENOEXEC:
+            if error.errno == errno.ENOEXEC and (walled or not leads_outside("/bin/sh")):
                 os.execve("/bin/sh", ["sh", path, *argv[1:]], environment)
             if error.errno not in (errno.ENOENT, errno.ENOTDIR):
                 denied = True

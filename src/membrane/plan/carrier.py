@@ -38,6 +38,9 @@ _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 _NOT_CARRIED = ("PATH", "SHELL", "HOME")  # the image's own
 MOST_PORTS = 256  # of the host's loopback
 _EMPTY = ("/tmp", "/run", "/var/run")  # noqa: S108 - a private tmpfs of the container, or a link to one
+# To leave a container that runs on, as these clients have it, would end the run; docker has no word for none, and holds
+# the first key of a sequence back until the next one comes (moby/term, proxy.go).  Its own, ctrl-p, is every shell's.
+_DETACH = {"podman": "", "docker": ",".join(("ctrl-@", "ctrl-^") * 4)}
 _OF_THE_IMAGE = ("bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "proc", "sbin", "sys", "usr")
 
 
@@ -62,6 +65,7 @@ class Surroundings(Value):
     trees: tuple[Tree, ...] = ()  # beside the workspace and the state
     sockets: tuple[str, ...] = ()  # where pid 1 listens
     terminal: bool = False
+    path: str = ""  # PATH of what runs beside the command; empty: the image names none
 
 
 def refuse(policy: Policy) -> None:
@@ -138,15 +142,20 @@ def options(policy: Policy, around: Surroundings) -> tuple[str, ...]:
     uncovered = "unmask=ALL" if podman else "systempaths=unconfined"
     words = [
         *("--rm", f"--name={around.name}", f"--label={LABEL}={around.state}", "--pull=never", "--interactive"),
-        *(("--tty",) if around.terminal else ()),
+        *(terminal(around.engine) if around.terminal else ()),
+        # What the command says is its caller's, and in no log of the engine or the machine.  A check of the image's
+        # would run beside the sandbox.
+        *("--log-driver=none", "--no-healthcheck"),
         f"--security-opt=seccomp={around.profile}",
         *(f"--security-opt={uncovered}", "--security-opt=no-new-privileges", "--cap-drop=ALL"),
         # Of a plain user podman makes a user namespace, in which he is himself.
         *(("--userns=keep-id",) if podman and around.uid else ()),
         *(("--cap-add=SETFCAP",) if around.uid == 0 else ()),
         *("--read-only", "--tmpfs=/tmp:exec,mode=1777", f"--tmpfs=/run:{own},mode=0700"),
-        *(f"--user={around.uid}:{around.gid}", f"--workdir={around.workspace}"),
+        # The supervisor's program and its libraries are looked up before it runs: not where a command writes.
+        *(f"--user={around.uid}:{around.gid}", "--workdir=/"),
         *(f"--env=HOME={around.home}", f"--env=MEMBRANE_HOME={around.state}"),
+        *((f"--env=PATH={around.path}",) if around.path else ()),
     ]
     trees = [Tree(around.workspace, "rw"), Tree(around.state, "rw"), *around.trees]
     if all(tree.path != around.home for tree in trees) and around.home != "/":
@@ -155,6 +164,11 @@ def options(policy: Policy, around: Surroundings) -> tuple[str, ...]:
     words += [f"--mount={_mount(tree)}" for tree in _in_order(trees)]
     words += [rule.text for rule in policy.carrier_options]
     return (*words, "--entrypoint=python3", IMAGE, "-I", "-m", MODULE, "carry", around.name)
+
+
+def terminal(engine: str) -> tuple[str, str]:
+    """Options of ``run`` and ``exec`` for a terminal whose every key is the command's."""
+    return "--tty", f"--detach-keys={_DETACH[engine]}"
 
 
 def _places(around: Surroundings, trees: Iterable[Tree]) -> list[str]:

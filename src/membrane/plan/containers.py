@@ -59,6 +59,10 @@ def refuse(policy: Policy, facts: HostFacts) -> None:
         found = facts.subordinate
         cause = found.lacking if found is not None else "they were not looked for"
         raise _unbound(f"needs subordinate ids: {cause}", *((found.fix,) if found is not None else ()))
+    if facts.open_cgroup:
+        cause = f"would let the command stop and kill what is outside: {facts.open_cgroup} is yours to write"
+        fix = "mount -o remount,nsdelegate CGROUP2   # as root, as systemd mounts it"
+        raise _unbound(cause, fix, "start membrane in a control group of root's")
 
 
 def _unbound(cause: str, *fix: str) -> PolicyError:

@@ -165,6 +165,7 @@ class HostFacts(Value):
     system: SystemLayer | None = None  # of ``system``; None: it is read-only, or no layer can be had
     devices: tuple[DeviceFact, ...] = ()  # that the policy names and that exist
     subordinate: Subordinate | None = None  # of a plain caller, where further ids are needed; None: not asked for
+    open_cgroup: str = ""  # of a plain caller, where containers run inside (``host.facts.open_cgroup``)
     reviewed: Reviewed | None = None  # of ``workspace: review``
     # Of ``image``; then ``existing`` and ``links`` are about the image's paths, but for those of the kernel.
     image: ImageFacts | None = None

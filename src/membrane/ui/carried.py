@@ -63,7 +63,9 @@ class Frame(Value):
     environment: tuple[tuple[str, str], ...]
     policy: bytes  # ``codec.dump``
     secrets: tuple[bytes, ...]
-    places: tuple[tuple[str, int], ...]  # the trees that may be written, with their inodes outside
+    places: tuple[
+        tuple[str, int], ...
+    ]  # the trees that may be written, and those below them, with their inodes outside
     services: tuple[tuple[str, str], ...] = ()  # outside, by number: ("socket", path), ("port", number), ("file", path)
     normalises: bool = False  # the file system outside may take two forms of a name in Unicode as one
     exposed: tuple[int, ...] = ()  # ports of this loopback that the half outside may open, by number
@@ -80,13 +82,13 @@ def ready(state: str, name: str) -> str:
 
 
 def main(words: list[str]) -> int:
-    """``carry NAME``, ``hand``, ``steer TOKEN`` or ``join TOKEN SESSION WORDS``."""
+    """``carry NAME``, ``hand``, ``steer TOKEN`` or ``join TOKEN SESSION DIRECTORY WORDS``."""
     if words[0] == "hand":
         return hand()
     if words[0] == "steer":
         return steer(f"{DOOR}-{words[1]}")
     if words[0] == "join":
-        return join(f"{DOOR}-{words[1]}", words[2], words[3:])
+        return join(f"{DOOR}-{words[1]}", words[2], words[3], words[4:])
     return carry(words[1])
 
 
@@ -150,8 +152,8 @@ def _comes(other: socket.socket) -> bool:
     return any(fd == other.fileno() for fd, _events in poll.poll())
 
 
-def join(place: str, session: str, words: list[str]) -> int:
-    """Be the caller of ``membrane exec``; the exit status of the command.
+def join(place: str, session: str, directory: str, words: list[str]) -> int:
+    """Be the caller of ``membrane exec``, in ``directory``; the exit status of the command.
 
     Nothing runs before ``steer`` has it: a signal would not reach it, nor the end of the one outside.
     """
@@ -166,6 +168,10 @@ def join(place: str, session: str, words: list[str]) -> int:
             taken = b""
         if taken != TAKEN:
             return 128 + signal.SIGKILL  # as the one outside has ended
+        try:
+            os.chdir(directory)
+        except OSError:
+            pass  # gone meanwhile: where it stands is in no workspace, which is said
         return cli.main(["exec", session, "--", *words])
 
 

@@ -92,7 +92,7 @@ def run(invocation: Invocation, policy: Policy, workspace: str, state: str) -> i
     from ..run import installed, secrets, sources
 
     mounted = [_source(rule, workspace) for rule in policy.mounts if rule.mode == "rw"]
-    engine = _engine(policy.backend, [workspace, state, *mounted])
+    engine, path = _engine(policy.backend, [workspace, state, *mounted])
     sockets_of_engines = _sockets(_endpoint(engine))
     trees = _trees(policy, workspace, state, sockets_of_engines)
     for tree in more:
@@ -123,6 +123,7 @@ def run(invocation: Invocation, policy: Policy, workspace: str, state: str) -> i
         tuple(trees),
         tuple(os.path.join(workspace, rule.path) for rule, _service in sockets),
         all(os.isatty(fd) for fd in (0, 1, 2)),
+        _outside_of([*writable, state], path),
     )
     words = [policy.backend, "run", *carrier.options(policy, around)]
     listeners = _exposed(policy) if invocation.command.name in ("run", "learn") else []
@@ -142,10 +143,10 @@ def run(invocation: Invocation, policy: Policy, workspace: str, state: str) -> i
         workspace,
         invocation.words,
         tuple(reported.items()),
-        tuple(carrier.environment(policy, os.environ).items()),
+        (*carrier.environment(policy, os.environ).items(), *((("PATH", path),) if path else ())),
         codec.dump(carrier.carried(policy)),
         tuple(values),
-        tuple((path, os.stat(path).st_ino) for path in writable),
+        tuple((path, os.stat(path).st_ino) for path in (*writable, *_inside(trees, writable))),
         tuple(inside),
         sys.platform != "linux",
         tuple(rule.outside for rule in policy.expose),
@@ -194,11 +195,11 @@ def join(found: SessionRecord, command: Sequence[str], state: str) -> int:
     terminal = all(os.isatty(fd) for fd in (0, 1, 2))
     here = os.path.realpath(os.getcwd())
     place = here if f"{here}/".startswith(f"{found.workspace}/") else found.workspace
-    words = [engine, "exec", "--interactive", *(("--tty",) if terminal else ()), f"--workdir={place}", name]
+    words = [engine, "exec", "--interactive", *(carrier.terminal(kind) if terminal else ()), name]
     # Not in our process group, where it would get the signals that go to the one inside; but a terminal is read
     # by the group that has it, and passes the keys on.
     client = subprocess.Popen(
-        [*words, *inside, "join", token, found.id, *command],
+        [*words, *inside, "join", token, found.id, place, *command],
         process_group=None if os.isatty(0) else 0,
         env=_environment(engine),
     )
@@ -374,8 +375,9 @@ def _environment(engine: str) -> dict[str, str]:
     return {**os.environ, "PATH": os.pathsep.join(dict.fromkeys((os.path.dirname(engine), *_SYSTEM)))}
 
 
-def _engine(name: str, writable: list[str]) -> str:
-    """Path of the client, whose engine answers, is on this machine and has the image.
+def _engine(name: str, writable: list[str]) -> tuple[str, str]:
+    """Path of the client, whose engine answers, is on this machine and has the image; and PATH of the image, empty
+    where it names none.
 
     Args:
         name: docker or podman.
@@ -395,7 +397,7 @@ def _engine(name: str, writable: list[str]) -> str:
         cause = f"{name} speaks with an engine on another machine ({endpoint}), which has not your files"
         raise HostError("carry the run", cause, fix=(f"use an engine of this machine: {_REMOTE[name]}",))
     try:
-        done = _ask(path, "image", "inspect", "--format={{.Id}}", carrier.IMAGE)
+        done = _ask(path, "image", "inspect", "--format={{with .Config}}{{json .Env}}{{end}}", carrier.IMAGE)
     except subprocess.TimeoutExpired:
         raise HostError("carry the run", f"{name} gives no answer in {PATIENCE:.0f} s", fix=fix) from None
     said = done.stderr.strip()
@@ -403,7 +405,27 @@ def _engine(name: str, writable: list[str]) -> str:
         raise HostError("carry the run", f"{name} has no image {carrier.IMAGE}", fix=(_BUILD.format(name),))
     if done.returncode:
         raise HostError("carry the run", said.partition("\n")[0] or f"{name} refused", fix=fix)
-    return path
+    return path, _path_of(done.stdout)
+
+
+def _path_of(said: str) -> str:
+    """PATH among the variables of an image, which are a list in JSON, null or nothing."""
+    import json
+
+    try:
+        variables = json.loads(said) or []
+    except ValueError:
+        return ""
+    return next((each[5:] for each in variables if each.startswith("PATH=")), "")
+
+
+def _outside_of(writable: list[str], path: str) -> str:
+    """The entries of PATH in which no command can put a program: ``python3`` is looked up there for the supervisor."""
+    if not path:
+        return ""  # the engine's own
+    trees = tuple(f"{tree.rstrip('/')}/" for tree in writable)
+    entries = [each for each in path.split(":") if each.startswith("/")]
+    return ":".join([each for each in entries if not f"{os.path.normpath(each)}/".startswith(trees)] or _SYSTEM)
 
 
 def _endpoint(engine: str) -> str:
@@ -465,6 +487,15 @@ def _trees(policy: Policy, workspace: str, state: str, of_engines: list[str]) ->
         if path.startswith("/") and os.path.exists(path) and os.path.realpath(path) == path:
             out.append(carrier.Tree(path, "ro"))
     return [tree for tree in out if tree.path not in (workspace, state)]
+
+
+def _inside(trees: Sequence[carrier.Tree], writable: Sequence[str]) -> list[str]:
+    """The trees that may be read only and are below one that may be written: a command may turn a name on the way."""
+    return [
+        tree.path
+        for tree in trees
+        if tree.mode == "ro" and any(tree.path.startswith(f"{each.rstrip('/')}/") for each in writable)
+    ]
 
 
 def _source(rule: MountRule, workspace: str) -> str:

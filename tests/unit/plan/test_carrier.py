@@ -32,6 +32,7 @@ def test_the_rights_are_a_closed_list() -> None:
     assert not any(word.startswith(("--publish", "-p", "--network", "--volume", "-v")) for word in words)
     assert "--read-only" in words and "--pull=never" in words and "--user=1000:1000" in words
     assert "--tty" not in words and "--tty" in carrier.options(policy(), AROUND.replace(terminal=True))
+    assert "--workdir=/" in words and "--no-healthcheck" in words and "--log-driver=none" in words
     root = carrier.options(policy(), AROUND.replace(uid=0, gid=0))
     assert [word for word in root if word.startswith("--cap")] == ["--cap-drop=ALL", "--cap-add=SETFCAP"]
 

@@ -55,6 +55,7 @@ def test_ids() -> None:
     [
         (NESTED, PLAIN.replace(subordinate=Subordinate(lacking="no ids", fix="usermod")), "subordinate ids: no ids"),
         (NESTED, PLAIN.replace(subordinate=None), "subordinate ids"),
+        (NESTED, PLAIN.replace(open_cgroup="/sys/fs/cgroup/a"), "stop and kill what is outside: /sys/fs/cgroup/a is"),
         (NESTED, ROOT.replace(root=False), "ids of its own for root"),
         (NESTED.replace(view="host"), PLAIN, "view: host"),
         (NESTED.replace(user_namespaces=True), PLAIN, "exclude each other"),

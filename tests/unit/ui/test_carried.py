@@ -144,7 +144,7 @@ JOIN = """
 import sys
 from membrane.ui import carried, cli
 cli.main = lambda words: print("ran", *words, flush=True) or sys.stdin.read() or 9
-sys.exit(carried.join(sys.argv[1], "session", ["word"]))
+sys.exit(carried.join(sys.argv[1], "session", "/", ["word"]))
 """
 
 

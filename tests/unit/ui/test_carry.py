@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import marshal
 import os
 import socket
@@ -49,7 +50,7 @@ sys.exit(main(sys.argv[1:]))
 """
 CLIENT = """#!/bin/sh
 case $1 in
-image) echo sha256:1 ;;
+image) echo null ;;
 context) echo unix://$HOME/.colima/default/docker.sock ;;
 run)
     printf '%s\\n' "$@" > "$RECORD/run"
@@ -102,7 +103,7 @@ def test_a_run_is_carried_by_itself(mac: Mac) -> None:
     done = mac.run("--trust-workspace", "-q", "-a", "example.com", "--", "some", "command")
     assert (done.returncode, done.stderr) == (5, ""), done
     words = (mac.record / "run").read_text().splitlines()
-    assert words[0] == "run" and f"--workdir={mac.workspace}" in words and "--cap-drop=ALL" in words
+    assert words[0] == "run" and "--workdir=/" in words and "--cap-drop=ALL" in words
     assert not any("value" in word or "some" in word for word in words)
     frame = marshal.loads((mac.record / "frame").read_bytes())
     release, what, workspace, command, options, environ, policy, secrets, places, services, normalises, exposed = frame
@@ -117,6 +118,16 @@ def test_a_run_is_carried_by_itself(mac: Mac) -> None:
     assert [rule.text for rule in carried.allow if rule.origin.level == "command line"] == ["example.com"]
     profile = next(word for word in words if "seccomp=" in word).partition("seccomp=")[2]
     assert Path(profile).read_text() == containers.text("seccomp")
+
+
+def test_a_tree_below_the_workspace_is_compared_inside_though_it_is_read_only(mac: Mac) -> None:
+    for path in (mac.workspace / "kept", mac.home / "other"):
+        path.mkdir()
+    mounts = [f"--mount={mac.workspace}/kept:ro", f"--mount={mac.home}/other:ro"]
+    done = mac.run("-q", *mounts, "--", "x")
+    assert done.returncode == 5, done
+    places = marshal.loads((mac.record / "frame").read_bytes())[8]
+    assert places == tuple((str(path), path.stat().st_ino) for path in (mac.workspace, mac.workspace / "kept"))
 
 
 def test_services_of_the_machine_are_looked_at_outside_and_named_inside(mac: Mac) -> None:
@@ -268,6 +279,26 @@ def test_a_client_that_a_command_could_have_made_is_not_executed(mac: Mac) -> No
     assert done.returncode == 125 and "no docker command outside of what commands can write" in done.stderr
     subprocess.run([planted], check=True)  # the control
     assert (mac.record / "planted").exists()
+
+
+@pytest.mark.parametrize(
+    ("own", "path"),
+    [
+        ("{work}/bin:bin:{work}/../.membrane/bin::/opt/bin:/usr/bin", "/opt/bin:/usr/bin"),
+        ("bin", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
+        ("/opt/bin", "/opt/bin"),  # the control
+        ("", ""),  # the engine's own
+    ],
+)
+def test_the_supervisor_is_not_looked_up_where_a_command_may_write(mac: Mac, own: str, path: str) -> None:
+    own = own.format(work=mac.workspace)
+    said = json.dumps(["A=1", f"PATH={own}"]) if own else "null"
+    mac.client(CLIENT.replace("echo null", f"echo '{said}'"))
+    assert mac.run("-q", "--", "x").returncode == 5
+    words = (mac.record / "run").read_text().splitlines()
+    assert [word for word in words if word.startswith("--env=PATH")] == ([f"--env=PATH={path}"] if path else [])
+    environ = dict(marshal.loads((mac.record / "frame").read_bytes())[5])
+    assert environ.get("PATH", "") == own  # of the command nothing is taken
 
 
 def test_what_a_client_starts_by_name_is_none_that_a_command_could_have_made(mac: Mac) -> None:

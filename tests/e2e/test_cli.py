@@ -455,6 +455,13 @@ def test_a_misspelled_subcommand_is_named(box: Box, typed: str, meant: str) -> N
     assert ("did you mean" in done.stderr) == bool(meant)
 
 
+def test_a_subcommand_behind_options_is_told_where_it_belongs(box: Box) -> None:
+    done = box.run("--no-presets", "check", "a.example")
+    assert done.returncode == 127
+    assert "membrane: check: no such program; the subcommand is the first word: membrane check ...\n" in done.stderr
+    assert box.run("check", "--no-presets", "a.example").returncode == 1  # the control: it is that subcommand
+
+
 # ---------------------------------------------------------------- Membrane's files
 
 

@@ -445,7 +445,8 @@ def test_reset_unknown_letter(box: Box) -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "meant"), [("chek", "check"), ("plaan", "plan"), ("policy", "config show"), ("pslx", ""), ("sh", "")]
+    ("typed", "meant"),
+    [("chek", "check"), ("exce", "exec"), ("policy", "config show"), ("pslx", ""), ("uedo", ""), ("sh", "")],
 )
 def test_a_misspelled_subcommand_is_named(box: Box, typed: str, meant: str) -> None:
     done = box.run(typed, "-c", "exit 127")

@@ -128,6 +128,8 @@ def test_a_membrane_inside_says_where_it_is(box: Box) -> None:
         assert "inside of another membrane, session" in done.stderr
         assert "try: run the command without it: here it is sandboxed already" in done.stderr
         assert "membrane setup container" not in done.stderr
+    told = box.run(*mounts, "--", "sh", "-c", f"{names[0]} doctor").stdout
+    assert "run the command without it: here it is sandboxed already" in told and "sudo sysctl" not in told, told
 
 
 NEST = """

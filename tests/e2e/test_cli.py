@@ -445,7 +445,8 @@ def test_reset_unknown_letter(box: Box) -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "meant"), [("chek", "check"), ("plaan", "plan"), ("policy", "config show"), ("pslx", ""), ("sh", "")]
+    ("typed", "meant"),
+    [("chek", "check"), ("exce", "exec"), ("policy", "config show"), ("pslx", ""), ("uedo", ""), ("sh", "")],
 )
 def test_a_misspelled_subcommand_is_named(box: Box, typed: str, meant: str) -> None:
     done = box.run(typed, "-c", "exit 127")
@@ -453,6 +454,13 @@ def test_a_misspelled_subcommand_is_named(box: Box, typed: str, meant: str) -> N
     said = f"membrane: {typed}: no such program; did you mean membrane {meant}?\n"
     assert (said in done.stderr) == bool(meant)
     assert ("did you mean" in done.stderr) == bool(meant)
+
+
+def test_a_subcommand_behind_options_is_told_where_it_belongs(box: Box) -> None:
+    done = box.run("--no-presets", "check", "a.example")
+    assert done.returncode == 127
+    assert "membrane: check: no such program; the subcommand is the first word: membrane check ...\n" in done.stderr
+    assert box.run("check", "--no-presets", "a.example").returncode == 1  # the control: it is that subcommand
 
 
 # ---------------------------------------------------------------- Membrane's files

@@ -491,7 +491,24 @@ def test_events(make: Maker) -> None:
         programs = [event.data["argv"] for event in events if event.kind == "ProcessStarted"]
         assert ["/bin/echo", "marker-word"] in programs
         assert events[-1].kind == "SessionEnded"  # told after the caller has closed its side
+        assert "EventsLost" not in [event.kind for event in events]
     assert {event.source for event in streamed} <= {"ebpf", "notify", "network", "session", "mount"}
+
+
+def test_events_that_nobody_can_tell_any_more(make: Maker) -> None:
+    """The control is above: a sandbox that is closed tells all, and says that nothing was lost."""
+    seen: list[Event] = []
+    with make(on_event=seen.append) as sandbox:
+        core = sandbox._core._process
+        assert core is not None
+        stream = sandbox.events()
+        sandbox.run(["true"])
+        os.kill(core.pid, signal.SIGKILL)
+        streamed = list(stream)
+    for events in (seen, streamed):
+        last = events[-1]
+        assert (last.kind, last.data["count"]) == ("EventsLost", 0) and "told everything" in last.data["cause"]
+        assert "SessionEnded" not in [event.kind for event in events]
 
 
 @pytest.mark.parametrize("raised", [RuntimeError("no"), SystemExit(3), KeyboardInterrupt()])

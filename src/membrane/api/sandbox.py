@@ -53,6 +53,8 @@ OPEN = 120.0  # seconds for the supervisor to make the sandbox, on a busy machin
 CLOSE = 300.0  # seconds for it to end everything and write the record; each part of that has a bound of its own
 SIGTERM, SIGKILL = 15, 9
 TIMED_OUT = 124  # exit status, as timeout(1)
+# How many is not known, nor whether any (docs/events.md).
+_LOST = {"event": "EventsLost", "kind": "event", "count": 0, "source": "session"}
 
 # The sandbox whose ``on_ask`` is called in this context.
 answering: ContextVar[AsyncSandbox | None] = ContextVar("answering", default=None)
@@ -207,6 +209,7 @@ class AsyncSandbox(AsyncReviewed):
         self._outbox: list[Message] = []
         self._readers: list[Events] = []
         self._wants_events = False
+        self._told_all = False  # the supervisor has said that nothing more comes
         self._ending = False  # a callback has ended the program: none is called while the loop closes what is open
         self._tasks: set[asyncio.Task[None]] = set()
         self._questions: dict[int, asyncio.Task[None]] = {}
@@ -237,6 +240,7 @@ class AsyncSandbox(AsyncReviewed):
     async def _begin(self) -> None:
         self._loop = loop = asyncio.get_running_loop()
         self._opened, self._closed = loop.create_future(), loop.create_future()
+        self._told_all = False
         ours, theirs = pair(wire.TO_SUPERVISOR, wire.FROM_SUPERVISOR)
         try:
             try:
@@ -332,11 +336,16 @@ class AsyncSandbox(AsyncReviewed):
         self._commands.clear()
         self._replies.clear()
         self._outbox.clear()
-        if not self._renewing:
-            for reader in self._readers:
-                reader.put(None)
-        if not self._closed.done():
-            self._closed.set_result(None)
+        try:
+            if self._wants_events and not early and not self._told_all:
+                cause = "the sandbox ended, or was not listened to, before it had told everything"
+                self._tell(Event("EventsLost", "", "session", {**_LOST, "cause": cause}))
+        finally:
+            if not self._renewing:
+                for reader in self._readers:
+                    reader.put(None)
+            if not self._closed.done():
+                self._closed.set_result(None)
 
     # ------------------------------------------------------------ what changes need (``reviewed``)
 
@@ -691,6 +700,7 @@ class AsyncSandbox(AsyncReviewed):
             self._failure = wire.error_of(message.error)
         elif isinstance(message, wire.Closed):
             self.left_behind = message.left
+            self._told_all = True
 
     @staticmethod
     def _end(command: Command, ended: wire.CommandEnded) -> None:
@@ -739,7 +749,9 @@ class AsyncSandbox(AsyncReviewed):
             data = parsed(line)
         except ValueError:
             return
-        event = Event(str(data.get("event")), str(data.get("time", "")), str(data.get("source", "")), data)
+        self._tell(Event(str(data.get("event")), str(data.get("time", "")), str(data.get("source", "")), data))
+
+    def _tell(self, event: Event) -> None:
         callbacks = [command.on_event for command in self._commands.values()] if self._commands else []
         for callback in (self._on_event, *callbacks):
             if callback is None or self._ending:

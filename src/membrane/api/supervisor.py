@@ -239,9 +239,9 @@ class Supervisor(Boundary):
 
     def _report(self) -> None:
         channel = self._main.channel
+        self._send_lines()  # what finds no room waits: before the socket blocks, for then it would be given up
         try:
             channel.socket.settimeout(REPORT)
-            self._send_lines()
             for message in self._main.waiting:
                 channel.send(message)
             if self.failure:

@@ -24,7 +24,7 @@ from ..plan.model import NetworkPlan, Support
 from . import landlock, netlink, netns, overlay, seccomp
 from . import syscalls as sc
 from .ready import ready
-from .surroundings import confined
+from .surroundings import INSIDE_FIX, another, confined
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -122,7 +122,9 @@ def _setting(name: str) -> str:
 
 
 def _namespace_fix(error: OSError) -> str:
-    """Which setting forbids user namespaces, as the command that allows them."""
+    """Which setting forbids user namespaces, as the command that allows them, or what else to do."""
+    if another() is not None:  # whose setting is none that could be changed here
+        return INSIDE_FIX
     if _setting("kernel/apparmor_restrict_unprivileged_userns") == "1":
         return "sudo membrane setup userns"
     if _setting("kernel/unprivileged_userns_clone") == "0":

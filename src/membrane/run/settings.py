@@ -88,7 +88,7 @@ class Review(Value):
 def state_home(environ: Mapping[str, str]) -> str:
     """``$MEMBRANE_HOME``, or ``~/.membrane``; absolute."""
     given = environ.get("MEMBRANE_HOME")
-    return os.path.abspath(given) if given else f"{_user_home(environ)}/.membrane"
+    return os.path.abspath(given) if given else f"{_user_home(environ).rstrip('/')}/.membrane"
 
 
 def _user_home(environ: Mapping[str, str]) -> str:
@@ -100,9 +100,8 @@ def _user_home(environ: Mapping[str, str]) -> str:
     try:
         return pwd.getpwuid(os.getuid()).pw_dir
     except KeyError:
-        raise HostError(
-            "find the home directory", "HOME is not set and the user is not in the password database"
-        ) from None
+        cause = "HOME is not set and the user is not in the password database"
+        raise HostError("find the home directory", cause, fix=("export HOME=DIR, a directory of yours",)) from None
 
 
 def load_policy(

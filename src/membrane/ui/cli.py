@@ -316,7 +316,15 @@ def _run_with(
         # Not our stdout, which a run never writes to: the other end is a process of the sandbox.
         raise HostError("talk to the sandbox", "a process of it has died", fix=("membrane --debug ...",)) from error
     if status == NOT_FOUND and (guess := _meant(command)) and not invocation.has("quiet"):
-        _note(f"{command[0]}: no such program; did you mean membrane {guess}?")
+        behind = guess == command[0]
+        _note(
+            f"{command[0]}: no such program; "
+            + (
+                f"the subcommand is the first word: membrane {guess} ..."
+                if behind
+                else f"did you mean membrane {guess}?"
+            )
+        )
     return status
 
 
@@ -357,7 +365,7 @@ def _meant(command: tuple[str, ...]) -> str:
     import shutil
 
     names = [known.name for known in options.COMMANDS[1:]]
-    if "/" in command[0] or command[0] in names or shutil.which(command[0]):
+    if "/" in command[0] or shutil.which(command[0]):
         return ""
     return _ELSEWHERE.get(command[0]) or options.closest(command[0], names)
 

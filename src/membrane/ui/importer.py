@@ -59,8 +59,20 @@ def convert_file(kind: str, path: str, environ: Mapping[str, str]) -> str:
         out = read(text, path)
     except PolicyError as error:  # of ``srt``, whose own exit status for them is 1, as sandbox-runtime has it
         raise PolicyError(error.tried, error.cause, where=error.where, fix=error.fix) from None
-    check(out, environ)
+    try:
+        check(out, environ)
+    except PolicyError as error:
+        raise PolicyError(error.tried, error.cause, where=_place_of(error.where, out, path), fix=error.fix) from None
     return out
+
+
+def _place_of(where: str, out: str, path: str) -> str:
+    """Where in the settings a mistake is that was found in what was made of them: what its line says it is from."""
+    line = where.split(":")[1] if where.count(":") == 2 else ""
+    lines = out.splitlines()
+    made = lines[int(line) - 1] if line.isdecimal() and 0 < int(line) <= len(lines) else ""
+    origin = made.rpartition("  # ")[2] if "  # " in made else ""
+    return f"{path}: {origin}" if origin else path
 
 
 def check(text: str, environ: Mapping[str, str], name: str = "imported policy") -> None:

@@ -542,7 +542,10 @@ def closest(word: str, known: Iterable[str]) -> str:
     begun = [name for name in known if name.startswith(word)]
     if len(begun) == 1:
         return begun[0]
-    found = difflib.get_close_matches(word, known, n=1, cutoff=0.7)
+    if turned := [name for name in known if sorted(name) == sorted(word)]:
+        return turned[0]  # "exce"
+    # Of a short word two letters are half: "sudo" is no misspelled "undo".
+    found = difflib.get_close_matches(word, known, n=1, cutoff=0.8 if len(word) < 5 else 0.7)
     return found[0] if found else ""
 
 

@@ -99,12 +99,17 @@ CODEX_AS_TYPED = tuple(word for word in CODEX if word != "--dangerously-bypass-a
 
 @pytest.mark.needs_tool("codex")
 def test_codex_reads_it_and_makes_no_sandbox_of_its_own(box: Box) -> None:
-    """With its own one each command would fail: the kernel refuses it the namespaces (the control)."""
-    box.allow("messages.test:8787")
+    """With its own one each command would fail: the kernel refuses it the namespaces (the control).
+
+    By the policy that is there without a file nothing is refused that it does by itself.
+    """
+    box.policy("allow: [messages.test:8787]\n")
     key = options({"OPENAI_API_KEY": "not-a-key"})
     before = len(box.world.model_calls(api="responses"))
-    done = box.run(*key, "--", *CODEX_AS_TYPED, env=path_with("codex"), timeout=AGENT_PATIENCE)
+    arguments = [*key, *box.tls, f"--events={box.events_path}", "--", *CODEX_AS_TYPED]
+    done = box.run(*arguments, env=path_with("codex"), timeout=AGENT_PATIENCE)
     assert done.returncode == 0, done
+    assert {event["access"].get("name") for event in box.events("AccessDenied")} == {"example.com"}  # the stand-in's
     calls = box.world.model_calls(api="responses")[before:]
     assert calls and all(call["told"] for call in calls)
     first, second = new_results(box, "responses", before)

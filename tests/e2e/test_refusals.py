@@ -211,3 +211,31 @@ def test_a_read_of_a_hidden_file_is_told_or_said_to_be_silent(box: Box, full: bo
         e for e in shown if e.get("access", {}).get("path") == str(absent) and e["access"]["operation"] == "write"
     ]
     assert writes and "writes to what is not in the view" not in silent
+
+
+def test_what_fails_outside_as_well_is_no_refusal(box: Box) -> None:
+    """A file of the command's own that nobody may execute, in its scratch and its home, and a path that is empty."""
+    script = """
+import os
+def fails(call, *path):
+    try:
+        call(*path)
+    except OSError as error:
+        return type(error).__name__
+told = []
+for place in ("/tmp", os.path.expanduser("~")):
+    os.chdir(place)
+    with open("closed", "w") as file: os.fchmod(file.fileno(), 0)
+    told.append(fails(os.execv, f"{place}/closed", ["x"]))
+    for call in (os.unlink, os.mkdir, os.rmdir): told.append(fails(call, ""))
+    told += [fails(os.rename, "", "x"), fails(os.execv, "", ["x"]), fails(os.execv, HIDDEN, ["x"])]
+print(*told)
+"""
+    hidden = box.home / "hidden"
+    hidden.write_text("x")
+    told = box.run("-q", "--", "python3", "-c", f"HIDDEN = {str(hidden)!r}\n{script}").stdout.split()
+    expected = ["PermissionError", *["FileNotFoundError"] * 6]
+    assert told == [*expected, *expected]
+    shown = [json.loads(line) for line in box.run("trace", "show", "--json", "--denied").stdout.splitlines()]
+    denied = [event["access"]["path"] for event in shown if event["event"] == "AccessDenied"]
+    assert set(denied) == {str(hidden)}, shown  # the control: what the host has is told

@@ -9,7 +9,7 @@ Codex.  Their content is made while the view is made, and bound over them, so th
 
 The first part is the user's own when ``$MEMBRANE_HOME/AGENTS.md`` is there.  What the machine's administrator says to
 Claude Code is before ours.  Codex's own sandbox is switched off, since the kernel refuses it the namespaces; its
-commands are confined by this one.
+commands are confined by this one.  So are its analytics, as Claude Code's are by its profile.
 """
 
 from __future__ import annotations
@@ -101,4 +101,6 @@ def _codex(guide: str) -> str:
         char if char in "\n\t" or " " <= char != "\x7f" else f"\\u{ord(char):04X}" for char in text
     )  # control characters stand in no string
     setting = 'sandbox_mode = "danger-full-access"'
-    return f'# Membrane is the sandbox here.\n{setting}\ndeveloper_instructions = """\n{text}"""\n'
+    # Its analytics go to a host of their own (ab.chatgpt.com): each run would end with a refusal that nobody asked for.
+    quiet = "[analytics]\nenabled = false"
+    return f'# Membrane is the sandbox here.\n{setting}\ndeveloper_instructions = """\n{text}"""\n\n{quiet}\n'

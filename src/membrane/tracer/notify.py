@@ -1086,7 +1086,9 @@ class Notifications:
                 # A directory of ours, such as "/": the caller may not write to the host's either.
                 ours = os.access(os.path.dirname(path), os.W_OK)
         elif result == "EACCES":
-            ours = place.status is not None and _is_mask(place.status)
+            # In the sandbox's own trees a file of mode 000 is the command's: no cover can be written.
+            covered = place.readonly or not self._outside(path)
+            ours = place.status is not None and covered and _is_mask(place.status)
         elif not self._outside(path) or path.startswith((*self._private, *self._of_image)):
             ours = False
         elif operation == "read":
@@ -1097,6 +1099,9 @@ class Notifications:
             awaited = ours and self._can_be_made(path)
             if awaited and "/.cache/" in path:  # of the sandbox's own: nothing that a cache lacks is missed
                 return
+        if ours and result == "ENOENT":
+            # An empty path: the directory that it would have begun at is there.
+            ours = self._view.resolve(self._thread, b"", place.path, follow=False).status is None
         if ours:
             self._judge(known, path, result, operation, place.status, awaited=awaited)
 

@@ -100,6 +100,7 @@ ROWS = (
     *_files(_TOP, "fsmonitor--daemon", "fsmonitor-settings.h", "fsmonitor--daemon.ipc"),
     *_files(_TOP, "fast-import", "builtin/fast-import.c", "fast_import_crash_*"),
     *_files(("linked",), "worktree lock", "git-worktree(1)", "locked"),
+    *_files(("linked",), "claude --worktree: the commit where it began", "Claude Code 2.1.197", "CLAUDE_BASE"),
     # probes of init and clone
     Row("t??????", _TOP, "probe", "init, clone", "setup.c, create_default_files"),
     Row("_git2_??????", _TOP, "probe", "libgit2", "libgit2, src/util/fs_path.c, git_fs_path_supports_symlinks"),

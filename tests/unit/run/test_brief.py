@@ -44,7 +44,8 @@ def test_codex_gets_toml_whatever_a_rule_holds(tmp_path: Path, quote: str, count
     (tmp_path / brief.SOURCE).write_text(own, newline="")
     found, _ = texts(tmp_path, Policy(paths=tuple(PathRule(rule, HERE, "hide") for rule in rules)))
     data = tomllib.loads(found[CODEX])
-    assert data.keys() == {"sandbox_mode", "developer_instructions"} and data["sandbox_mode"] == "danger-full-access"
+    assert data.keys() == {"sandbox_mode", "developer_instructions", "analytics"}
+    assert data["sandbox_mode"] == "danger-full-access" and data["analytics"] == {"enabled": False}
     assert data["developer_instructions"] == found["membrane/AGENTS.md"]
     assert data["developer_instructions"].startswith(own)
 

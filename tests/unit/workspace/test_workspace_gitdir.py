@@ -66,6 +66,7 @@ def test_the_row_of_a_path_is_found(row: protect.Protected) -> None:
         (GIT, "git-interpret-trailers-aB3xYz", "free"), (GIT_LINKED, "lint-staged_unstaged.patch", "free"),
         (GIT, "COMMIT_EDITMSG.tmp.0a1b-2", "free"), (GIT_MERGE, "git-rebase-todo.bak", "free"),
         (GIT_MERGE, "XXa1B2c3", "free"), (GIT_MERGE, "git-rebase-todo", CHECKED),
+        (GIT_LINKED, "CLAUDE_BASE", "free"), (GIT, "CLAUDE_BASE", PROTECT),
         # These are applied to the tree by the next run of who writes them, also when somebody else has made them.
         (GIT_INFO, "lefthook-unstaged.patch", PROTECT), (GIT, "nano-staged.patch", PROTECT),
     ],

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO
@@ -46,14 +47,28 @@ def write(path: str, stream: BinaryIO, form: str) -> list[str]:
     return record.problems
 
 
-def write_log(path: str, destination: str) -> None:
+def write_log(path: str, destination: str, place: int | None = None) -> None:
     """The record as Tracee's JSON lines in the file ``destination``; compressed when its name ends in ``.gz``.
+
+    Args:
+        path: of the record.
+        place: the directory of ``destination``, where that may be another one by now.
 
     Raises:
         OSError: it cannot be written; nothing is left under the name.
     """
+    if place is not None:
+        destination = os.path.basename(destination)
+    if destination.startswith(("/dev/", "/proc/")):
+        return  # a device, or a stream of ours: it has had the lines as they came, and nothing takes its name away
+    try:
+        mode = os.stat(destination, dir_fd=place, follow_symlinks=False).st_mode
+    except FileNotFoundError:
+        mode = stat.S_IFREG
+    if not stat.S_ISREG(mode) and not stat.S_ISLNK(mode):
+        return  # a FIFO: the same
     half = f"{destination}.new"
-    fd = os.open(half, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    fd = os.open(half, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=place)
     try:
         with open(fd, "wb") as file:
             if destination.endswith(".gz"):
@@ -63,9 +78,9 @@ def write_log(path: str, destination: str) -> None:
                     write(path, packed, "tracee")  # type: ignore[arg-type, unused-ignore]
             else:
                 write(path, file, "tracee")
-        os.rename(half, destination)
+        os.rename(half, destination, src_dir_fd=place, dst_dir_fd=place)
     except BaseException:
-        os.unlink(half)
+        os.unlink(half, dir_fd=place)
         raise
 
 

@@ -42,7 +42,7 @@ from ..record import coverage
 from ..record import writer as record
 from ..tracer.process import Scope, Tracer
 from . import homes, installed, ports, registry
-from .event_log import AGAIN, EventLog, now, say
+from .event_log import AGAIN, EventLog, now, place_for_caller, say
 from .installed import VERSION
 from .layers import without_layer
 
@@ -121,6 +121,7 @@ class Boundary(ABC):
         self._written: tuple[str, ...] = ()  # trees whose commits are told apart (``workspace.origins``)
         self._editor: Editor | None = None  # of repositories' configuration, where the tracer can hold a call
         self._live_log: LiveLog | None = None
+        self._log_place: int | None = None  # the directory of the trace log, before a command runs
         self._lacking: list[str] = []  # why the record may lack events that were not counted
         self.marks: Marks | None = None  # checkpoints of a reviewed workspace
         self._marks_at_end = False
@@ -286,6 +287,11 @@ class Boundary(ABC):
                 inside |= self._masked.environment
             environment = tuple({**dict(self.plan.environment), **inside}.items())
             self.plan = self.plan.replace(environment=environment)
+        if self.options.trace_log:
+            try:
+                self._log_place = place_for_caller(self.options.trace_log)
+            except OSError:
+                self._log_place = -1  # the end says that it cannot be written, whatever has that name then
         if self.options.trace_log and not self.options.trace_log.endswith(".gz"):
             self._live_log = self._begin_log(facts.state)
         self.record = registry.SessionRecord(
@@ -1185,7 +1191,7 @@ class Boundary(ABC):
             from ..record import export
 
             try:
-                export.write_log(writer.directory, self.options.trace_log)
+                export.write_log(writer.directory, self.options.trace_log, self._log_place)
             except OSError as error:
                 self._warn(f"cannot write {self.options.trace_log}: {error.strerror}; the record is kept")
         # A short run looks at the number of sessions only; now and then one looks at the sizes too.

@@ -66,18 +66,33 @@ def show(line: str) -> None:
         pass
 
 
-def open_for_caller(path: str, flags: int, mode: int) -> int:
+def place_for_caller(path: str) -> int | None:
+    """The directory of such a file as it is before a command runs, which may put a link in its place; None: no matter.
+
+    Raises:
+        OSError: as of open(2).
+    """
+    if path == "-" or path.startswith(("/dev/", "/proc/")):
+        return None
+    return os.open(os.path.dirname(path) or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def open_for_caller(path: str, flags: int, mode: int, place: int | None = None) -> int:
     """Open a file that the caller named for what a run writes, for writing; it is made if it is not there.
 
     The last component may not be a symbolic link, unless it is the system's (``/dev/stderr``): an earlier command may
     have left one in the workspace, and what is written came from inside.
+
+    Args:
+        place: its directory (``place_for_caller``), where a command has run since the caller named it.
 
     Raises:
         OSError: ELOOP for such a link, else as of open(2).
     """
     follow = 0 if path.startswith(("/dev/", "/proc/")) else os.O_NOFOLLOW
     try:
-        return os.open(path, flags | follow | os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY, mode)
+        flags |= follow | os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY
+        return os.open(path if place is None else os.path.basename(path), flags, mode, dir_fd=place)
     except OSError as error:
         if error.errno == errno.ELOOP and follow:
             raise OSError(errno.ELOOP, "it is a symbolic link, which a command may have left there") from None

@@ -232,9 +232,10 @@ class Control(Hooks):
         self._delivered = False
         self._skip = False
         if arguments.log:
+            from ..run.event_log import open_for_caller
+
             try:
-                flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-                self._log = os.open(arguments.log, flags, 0o600)
+                self._log = open_for_caller(arguments.log, os.O_TRUNC, 0o600)
             except OSError as error:
                 raise _Usage(
                     "run", f"--violations: {escape(arguments.log)} cannot be written: {error.strerror}"

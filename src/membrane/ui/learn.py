@@ -60,6 +60,13 @@ def from_run(invocation: Invocation, loaded: Loaded | None, state: str, backend:
             "  it sees no secret and no variable that the policy passes; files are confined as always",
         ):
             print(line, file=sys.stderr)
+    from ..run.event_log import place_for_caller
+
+    destination = invocation.last("output", "-")
+    try:
+        place = place_for_caller(destination)
+    except OSError as error:
+        raise HostError("write the policy", error.strerror or "", target=destination) from None
     try:
         stdout = os.dup(1)  # a run lets go of its own
     except OSError:
@@ -70,7 +77,7 @@ def from_run(invocation: Invocation, loaded: Loaded | None, state: str, backend:
     options = prepare.RunOptions(debug=invocation.has("debug"), **fields)
     run = session.Session(begin.begin(lambda: prepare.RunRequest(invocation.words, policy, options), backend=backend))
     status = run.run()
-    return _print(invocation, [reader.find(state, run.id, here())], status, stdout)
+    return _print(invocation, [reader.find(state, run.id, here())], status, stdout, place)
 
 
 def observing(policy: Policy) -> Policy:
@@ -95,7 +102,11 @@ def _harmless(name: str) -> bool:
     return name in ("TERM", "LANG", "TZ", "CI", "NO_COLOR", "COLORTERM") or name.startswith("LC_")
 
 
-def _print(invocation: Invocation, entries: list[reader.Entry], status: int, stdout: int) -> int:
+def _print(
+    invocation: Invocation, entries: list[reader.Entry], status: int, stdout: int, place: int | None = None
+) -> int:
+    from ..run.event_log import open_for_caller
+
     learner = learn.Learner(os.path.expanduser("~"))
     gaps = []
     for entry in entries:
@@ -112,7 +123,7 @@ def _print(invocation: Invocation, entries: list[reader.Entry], status: int, std
     try:
         fd = stdout
         if destination != "-":
-            fd = os.open(destination, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            fd = open_for_caller(destination, os.O_TRUNC, 0o600, place)  # the command may have left a link there
         with open(fd, "w", encoding="utf-8", errors="backslashreplace", closefd=fd != 1) as file:
             file.write(text)
     except OSError as error:

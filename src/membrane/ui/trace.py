@@ -249,12 +249,13 @@ def _destination(path: str) -> Iterator[BinaryIO]:
     """Where the output goes; "-": standard output.
 
     Raises:
-        HostError: it cannot be opened, or not all of it be written.
+        HostError: it cannot be opened, or is a symbolic link, or not all of it can be written.
     """
+    from ..run.event_log import open_for_caller  # also the name of a report that nobody chose can be a command's link
+
     place = "standard output" if path == "-" else escape(path)
     try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        with os.fdopen(os.dup(1) if path == "-" else os.open(path, flags, 0o600), "wb") as stream:
+        with os.fdopen(os.dup(1) if path == "-" else open_for_caller(path, os.O_TRUNC, 0o600), "wb") as stream:
             yield stream
     except BrokenPipeError:
         raise

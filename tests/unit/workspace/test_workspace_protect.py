@@ -44,7 +44,7 @@ def test_every_row_is_found_at_any_depth(tmp_path: Path, row: protect.Protected,
 @pytest.mark.parametrize("row", [row for row in protect.TREE_ROWS if row.check], ids=lambda row: row.name)
 def test_a_row_whose_content_decides_stays_writable_and_is_watched(tmp_path: Path, row: protect.Protected) -> None:
     make(tmp_path, f"a/{row.name}", f"b/{row.name}/file", f"node_modules/{row.name}")
-    (tmp_path / row.name).parent.mkdir(exist_ok=True)
+    (tmp_path / row.name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / row.name).symlink_to("missing")
     found = scan(str(tmp_path), ())
     assert protected(found) == {row.name}, "only the link"

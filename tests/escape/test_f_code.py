@@ -227,7 +227,8 @@ x.sublime-project .fleet/run.json .theia/tasks.json .dir-locals.el hie.yaml rust
 STARTED = """
 .RData .ocamlinit .iex.exs .byebugrc .perldb .lldbinit .latexmkrc
 .pnpmfile.cjs .bazelrc .sbtopts
-.miserc.toml mise/conf.d/x.toml .ropeproject/config.py
+.miserc.toml mise/conf.d/x.toml .ropeproject/config.py .envrc.local .shadowenv.d/500_x.lisp renv/activate.R
+.solargraph.yml .run/x.run.xml .ycm_extra_conf.py .claude/scheduled_tasks.json .claude/routines/x.md .claude/loop.md
 """
 
 RUSTUP = ("rust-toolchain", "rust-toolchain.toml")
@@ -310,6 +311,7 @@ for name in {RUSTUP!r}:
 CHOICES = {
     ".node-version": ("20.11.1\n", "path:evil\n"),
     ".ruby-version": ("3.3.0\n", "../../ws/evil\n"),
+    ".bazelversion": ("7.4.1\n", "evil/7.4.1\n"),
     ".sdkmanrc": ("java=21.0.2-tem\n", "java=/ws/evil\n"),
     ".npmrc": ("engine-strict=true\n", "pnpmfile=./evil.cjs\n"),
     "pnpm-workspace.yaml": ("packages: ['*']\n", "pnpmfile: ./evil.cjs\n"),

@@ -60,18 +60,20 @@ def repository(box: Box) -> None:
 
 
 @pytest.mark.needs_tool("git")
-def test_F152_a_lock_of_git_outside_is_left_alone(box: Box) -> None:
+@pytest.mark.parametrize(("backend", "locks"), [("native", LOCKS), ("landlock", LOCKS[:1])])
+def test_F152_a_lock_of_git_outside_is_left_alone(box: Box, backend: str, locks: tuple[str, ...]) -> None:
     """What the command would write to it, or put in its place, git outside makes the configuration by its rename."""
     repository(box)
     box.file(".git/modules/m/HEAD", "ref: refs/heads/main\n")
     attempts = ("write", "make", "truncate", "over", "exchange", "link", "away", "remove")
-    with inside(box, SCRIPT) as ask:
-        for path in (*LOCKS, "ordinary.lock", "plain/config.lock"):
-            expected = "EACCES" if path in LOCKS else "ok"
+    with inside(box, SCRIPT, "--backend", backend) as ask:
+        assert ask("make first") == "ok"
+        for path in (*locks, "ordinary.lock", "plain/config.lock"):
+            expected = "EACCES" if path in locks else "ok"
             for attempt in attempts:
                 box.file(path, "made by git outside")
                 assert ask(f"{attempt} {path}") == expected, (attempt, path)
-            if path in LOCKS:
+            if path in locks:
                 assert (box.workspace / path).read_text() == "made by git outside"
                 os.unlink(box.workspace / path)
                 assert ask(f"write {path}") == "ENOENT"
@@ -79,7 +81,8 @@ def test_F152_a_lock_of_git_outside_is_left_alone(box: Box) -> None:
 
 
 @pytest.mark.needs_tool("git")
-def test_F152_the_command_has_locks_of_its_own(box: Box) -> None:
+@pytest.mark.parametrize("backend", ["native", "landlock"])
+def test_F152_the_command_has_locks_of_its_own(box: Box, backend: str) -> None:
     """The control: a ``git config`` inside makes one and removes it, another process removes one that is left."""
     repository(box)
     script = """
@@ -91,7 +94,7 @@ rm .git/config.lock || exit 5
 git -c core.hooksPath=/dev/null init -q new && git -C new config alias.x status && exit 6
 git -C new config user.name somebody || exit 7
 """
-    done = box.run("sh", "-c", script)
+    done = box.run("sh", "-c", script, options=("--backend", backend))
     assert done.returncode == 0, done
 
 

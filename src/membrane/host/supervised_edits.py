@@ -8,6 +8,9 @@ there now (``workspace.gitedit`` natively has the same judgement), and written t
 name by rename(2).  No rule of Landlock lets the command write that file, and no other call of the command is answered
 meanwhile; so what is put in place is what was judged, and a reader outside sees the whole old or the whole new file.
 
+A lock that git outside has made is left alone: its rename makes the configuration of what is in it then.  Those of the
+command are known by their inodes, which are held, so that no other file gets the number.
+
 The execute bit of such a file may be switched: ``git init`` does that to learn whether the file system keeps modes.
 """
 
@@ -52,6 +55,23 @@ class Edits:
     def __init__(self, files: Collection[str], judge: Judgement) -> None:
         self._files, self._judge = frozenset(files), judge
         self.put: dict[str, int] = {}
+        self._locks = frozenset(f"{path}.lock" for path in files)
+        self._made: dict[str, int] = {}  # by path, an O_PATH descriptor of the command's own lock
+
+    def made(self, path: str, fd: int) -> None:
+        """The command has made this file."""
+        if path in self._locks:
+            if (last := self._made.get(path)) is not None:
+                os.close(last)
+            self._made[path] = os.open(f"/proc/self/fd/{fd}", os.O_PATH | os.O_CLOEXEC)
+
+    def is_lock(self, path: str) -> bool:
+        return path in self._locks
+
+    def is_others(self, path: str, status: os.stat_result) -> bool:
+        """Is it a lock that the command has not made?"""
+        own = self._made.get(path)
+        return path in self._locks and (own is None or not os.path.samestat(os.fstat(own), status))
 
     def takes(self, source: Place, target: Place, flags: int) -> bool:
         """Is a rename git's own of a lock file over such a file?"""

@@ -26,6 +26,8 @@ directory of ours in its place, which Landlock does not let the command reach by
 
 The keeper has the caller's ids and no capability, so it may what the command might; the umask is the caller's.
 
+One file of over 800 lines: a handler for each call that takes a name, which share how names are found and judged.
+
 Sources: Documentation/userspace-api/landlock.rst, seccomp_unotify(2), openat2(2), security/landlock/fs.c.
 """
 
@@ -373,6 +375,8 @@ class Names:
                     made = self._create(call, place, flags, mode)
                 except FileExistsError:
                     continue
+                if self._edits is not None:
+                    self._edits.made(place.path, made)
                 return self._inject(call, made, flags)
             raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
@@ -424,7 +428,7 @@ class Names:
         directory = path in self._shared and path == place.path
         if self.state(path) is not OURS and identity(status) not in self._granted:
             raise self._refuse(place.path)
-        if not directory and identity(status) in self._denied_inodes:
+        if not directory and (identity(status) in self._denied_inodes or self._is_others_lock(place, status)):
             raise self._refuse(place.path)
         why = self._standing(path, stat.S_ISDIR(status.st_mode))
         if why and (writes or why != READ_ONLY):
@@ -655,6 +659,8 @@ class Names:
             elif place.slash:
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
             else:
+                if self._is_others_lock(place):
+                    raise self._refuse(place.path)
                 os.unlink(place.name, dir_fd=place.parent)
         return 0
 
@@ -685,7 +691,7 @@ class Names:
         try:
             status = os.fstat(found)
             self._keep(source.path)
-            if identity(status) in self._denied_inodes:
+            if identity(status) in self._denied_inodes or self._takes_lock(source, target):
                 raise self._refuse(source.path)
             if not os.path.lexists(target.path):
                 self._object(target, "file", source=source.path, hard=True)
@@ -741,7 +747,11 @@ class Names:
         if flags & ~(_NOREPLACE | _EXCHANGE) or flags == _NOREPLACE | _EXCHANGE:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         if self._edits is not None and self._edits.takes(source, target, flags):
+            if self._is_others_lock(source):
+                raise self._refuse(source.path)
             return self._edit(self._edits, source, target)
+        if self._takes_lock(source, target):
+            raise self._refuse(target.path)
         for place in (target, source):
             self._keep(place.path, directory=os.path.isdir(place.path))
         status = self._movable(source)
@@ -763,6 +773,16 @@ class Names:
         else:
             os.rename(names[0], names[1], src_dir_fd=source.parent, dst_dir_fd=target.parent)
         return 0
+
+    def _is_others_lock(self, place: Place, status: os.stat_result | None = None) -> bool:
+        if self._edits is None or not self._edits.is_lock(place.path):
+            return False
+        status = status or os.stat(place.name, dir_fd=place.parent, follow_symlinks=False)
+        return self._edits.is_others(place.path, status)
+
+    def _takes_lock(self, source: Place, target: Place) -> bool:
+        """Would a lock of git's configuration get another name, or something else that of one?"""
+        return self._edits is not None and (self._edits.is_lock(source.path) or self._edits.is_lock(target.path))
 
     def _edit(self, edits: Edits, source: Place, target: Place) -> int:
         """Make git's change of a configuration; the new file is refused as the old one was, wherever it is."""

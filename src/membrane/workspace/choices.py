@@ -8,7 +8,8 @@ decides, at each change (``judge.OBJECTIONS``).
 ``versions``: a version manager looks for the version of such a file below a directory of its own, and takes what is
 there first in PATH, at every command here or from the hook of a shell's prompt.  Many do not look at the name: one
 that goes up leads to a directory of the workspace (rbenv before 1.2, jenv, tfenv, SDKMAN), as does an absolute one
-(fnm), and to mise ``path:DIRECTORY`` is a version.  So each word must be a plain name.
+(fnm); to mise ``path:DIRECTORY`` is a version, and to Bazelisk ``FORK/VERSION`` what somebody else has built.  So each
+word must be a plain name.
 
 ``npmrc``, ``pnpm_workspace``: npm, pnpm and Yarn take settings from here, and some name a program or a module that is
 run at the next install, whatever scripts are allowed; others have what they send, with the person's tokens in it, go
@@ -29,7 +30,7 @@ import re
 
 from .protect import fold
 
-LEADS = "a version manager would run what is in the directory that it leads to"
+LEADS = "a version manager would run what it leads to"
 LEADS_OUT = "Mercurial would write a file out of its store, or its own configuration"
 NO_SETTING = "it is no plain list of settings"
 PICKLED = "what is pickled in it would be run"

@@ -61,7 +61,7 @@ _LEFTHOOK = tuple(
 VERSION_FILES = (
     *(".node-version", ".nvmrc", ".ruby-version", ".python-version", ".python-versions", ".java-version", ".sdkmanrc"),
     *(".go-version", ".terraform-version", ".opentofu-version", ".perl-version", ".php-version", ".crystal-version"),
-    *(".bun-version", ".deno-version", ".zig-version", ".swift-version", ".yvmrc"),
+    *(".bun-version", ".deno-version", ".zig-version", ".swift-version", ".yvmrc", ".bazelversion"),
 )
 
 _BASH, _ZSH = "bash(1), INVOCATION", "zsh(1), STARTUP/SHUTDOWN FILES"
@@ -163,6 +163,14 @@ TREE_ROWS = (
     *_rows("fish", _SHELL, "fish(1), Configuration files", ".config/fish"),
     *_rows("direnv", _PROMPT, "direnv(1)", ".envrc"),
     *_rows(
+        "direnv",
+        "loads it without a question where an .envrc says so",
+        "direnv-stdlib(1), source_env_if_exists",
+        ".envrc.local",
+        ".envrc.private",
+    ),
+    *_rows("shadowenv", _PROMPT, "shopify.github.io/shadowenv/trust: a directory is trusted", ".shadowenv.d"),
+    *_rows(
         "nix-direnv",
         "runs it from the hook of a shell's prompt, or has it first in PATH",
         "nix-community/nix-direnv, direnvrc",
@@ -191,9 +199,10 @@ TREE_ROWS = (
         ".miserc.local.toml",
     ),
     *_rows(
-        "a version manager (mise, fnm, rbenv, jenv, tfenv, SDKMAN)",
-        "runs what is in the directory that a version leads to, by the hook of a shell's prompt or at each command",
-        "mise.jdx.dev/dev-tools, path:; Schniz/fnm, src/commands/use.rs; rbenv 1.1, libexec/rbenv-version-file-read",
+        "a version manager (mise, fnm, rbenv, jenv, tfenv, SDKMAN, Bazelisk)",
+        "runs what a version leads to, by the hook of a shell's prompt or at each command",
+        "mise.jdx.dev/dev-tools, path:; Schniz/fnm, src/commands/use.rs; rbenv 1.1, libexec/rbenv-version-file-read; "
+        "bazelbuild/bazelisk, README.md, FORK/VERSION",
         *VERSION_FILES,
         check="plain names of versions",
     ),
@@ -207,6 +216,12 @@ TREE_ROWS = (
     ),
     *_rows(
         "R", "loads it, and runs the function .First in it, when it starts in this directory", "R, ?Startup", ".RData"
+    ),
+    *_rows(
+        "R",
+        "runs it when it starts in this directory, where renv has put that into .Rprofile",
+        "rstudio.github.io/renv, activate",
+        "renv/activate.R",
     ),
     *_rows("Octave", _START, "docs.octave.org, Startup Files", ".octaverc"),
     *_rows("GHCi", _START, "downloads.haskell.org/ghc/latest/docs/users_guide/ghci.html", ".ghci"),
@@ -286,6 +301,12 @@ TREE_ROWS = (
         ".cargo/config.toml",
         ".cargo/config",
     ),
+    *_rows(
+        "Solargraph",
+        "loads the plugins named in it",
+        "castwide/solargraph, lib/solargraph/workspace.rb",
+        ".solargraph.yml",
+    ),
     *_rows("rust-analyzer", _SERVERS, "rust-analyzer.github.io/book/configuration.html", "rust-analyzer.toml"),
     *_rows("haskell-language-server", _SERVERS, "haskell/hie-bios, README.md, bios", "hie.yaml"),
     *_rows(
@@ -302,6 +323,12 @@ TREE_ROWS = (
         check="plain data",
     ),
     *_rows("Merlin", "runs the preprocessors named in it", "ocaml/merlin, .merlin, FLG", ".merlin"),
+    *_rows(
+        "YouCompleteMe",
+        "runs it when a file here is opened, after a question or without",
+        "ycm-core/YouCompleteMe, README.md, g:ycm_confirm_extra_conf",
+        ".ycm_extra_conf.py",
+    ),
     # editors
     *_rows(
         "VS Code",
@@ -311,6 +338,7 @@ TREE_ROWS = (
         "*.code-workspace",
     ),
     *_rows("a JetBrains IDE", _TASKS, "jetbrains.com/help/idea/creating-and-managing-projects.html", ".idea"),
+    *_rows("a JetBrains IDE", _TASKS, "jetbrains.com/help/idea/run-debug-configuration.html", ".run/*.run.xml"),
     *_rows("Zed", _TASKS, "zed.dev/docs/tasks", ".zed"),
     *_rows("Sublime Text", _TASKS, "sublimetext.com/docs/projects.html", "*.sublime-project"),
     *_rows("Fleet", _TASKS, "jetbrains.com/help/fleet/run-configurations.html", ".fleet"),
@@ -392,6 +420,14 @@ TREE_ROWS = (
         ".claude/output-styles",
         ".claude/CLAUDE.md",
     ),
+    *_rows(
+        "Claude Code",
+        "carries out the prompts in it by itself, outside of the sandbox",
+        "Claude Code 2, what its own sandbox denies; code.claude.com/docs/en/scheduled-tasks",
+        ".claude/scheduled_tasks.json",
+        ".claude/routines",
+        ".claude/loop.md",
+    ),
     *_rows("Codex", _AGENT, "developers.openai.com/codex/config-reference", ".codex"),
     *_rows("Cursor", _AGENT, "cursor.com/docs/agent/hooks", ".cursor"),
     *_rows(
@@ -406,6 +442,8 @@ TREE_ROWS = (
         ".gemini/policies",
         ".gemini/agents",
         ".gemini/skills",
+        ".gemini/sandbox.Dockerfile",
+        ".gemini/sandbox.bashrc",
     ),
     *_rows("OpenCode", _AGENT, "opencode.ai/docs/config", ".opencode", "opencode.json", "opencode.jsonc"),
     *_rows("Aider", _AGENT, "aider.chat/docs/config/aider_conf.html", ".aider.conf.yml"),

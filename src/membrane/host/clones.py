@@ -62,7 +62,8 @@ def clone_trees(index: int, op: MountOp, userns: Callable[[Bind | Overlay], int]
             made[instead_key(index, op)] = fd
         try:
             for part, path in enumerate(sources(op)):
-                made[tree_key(index, part)] = clone_layer(path, writable=part >= len(op.lowers), userns=own)
+                writable = part >= len(op.lowers)
+                made[tree_key(index, part)] = clone_layer(path, writable=writable, userns=own, direct=op.direct)
         except BaseException as error:
             kept = instead_key(index, op) if op.fallback and isinstance(error, OverlayFailed) else -1
             for key, fd in made.items():
@@ -82,7 +83,7 @@ def instead_key(index: int, op: Overlay) -> int:
 def clone_tree(op: Bind, userns: int) -> int | None:
     """A detached recursive copy of ``op.source`` with the attributes of the plan."""
     try:
-        fd = sc.open_tree(op.source, sc.OPEN_TREE_CLONE | sc.AT_RECURSIVE)
+        fd = _clone(op.source, sc.OPEN_TREE_CLONE | sc.AT_RECURSIVE, direct=op.direct)
     except FileNotFoundError:
         if op.optional:
             return None
@@ -111,7 +112,23 @@ def clone_tree(op: Bind, userns: int) -> int | None:
     return fd
 
 
-def clone_layer(path: str, *, writable: bool, userns: int) -> int:
+def _clone(path: str, flags: int, *, direct: bool) -> int:
+    """open_tree(2).  ``direct``: over no link, as a command of another run may turn a name on the way by now."""
+    if not direct:
+        return sc.open_tree(path, flags)
+    try:
+        fd = sc.openat2(sc.AT_FDCWD, path, os.O_PATH, 0, sc.RESOLVE_NO_SYMLINKS)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise OSError(errno.ESTALE, "a link was put on the way to it meanwhile", path) from None
+    try:
+        return sc.open_tree(b"", flags | sc.AT_EMPTY_PATH, fd)
+    finally:
+        os.close(fd)
+
+
+def clone_layer(path: str, *, writable: bool, userns: int, direct: bool = False) -> int:
     """A detached copy of one directory of an overlay, without what is mounted below it.
 
     Args:
@@ -122,7 +139,7 @@ def clone_layer(path: str, *, writable: bool, userns: int) -> int:
     """
     fd = -1
     try:
-        fd = sc.open_tree(path, sc.OPEN_TREE_CLONE)
+        fd = _clone(path, sc.OPEN_TREE_CLONE, direct=direct)
         flags = sc.MOUNT_ATTR_NOSUID | sc.MOUNT_ATTR_NODEV | (0 if writable else sc.MOUNT_ATTR_RDONLY)
         sc.mount_setattr(fd, flags | (sc.MOUNT_ATTR_IDMAP if userns else 0), recursive=False, userns_fd=userns)
     except OSError as error:

@@ -375,7 +375,7 @@ def gather(
         HostError: the current directory is gone or unreadable.
     """
     try:
-        workspace = os.path.realpath(workspace or os.getcwd())
+        workspace = os.path.realpath(workspace) if workspace else os.getcwd()  # which has no link (getcwd(2))
         details = os.stat(workspace)
     except OSError as error:
         tried = "use the workspace" if workspace else "use the current directory as the workspace"

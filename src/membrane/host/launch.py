@@ -374,6 +374,8 @@ def _host_error(failed: Failure) -> HostError:
             fix = ("sudo sysctl user.max_user_namespaces=63000",)
     elif number == errno.ELOOP:  # where the plan has a place: in a kept home, or a layer over system trees
         fix = ("membrane --reset=d   # asks before it removes what earlier commands have left there",)
+    elif number == errno.ESTALE:  # ``clones``
+        fix = ("start it again; what another command may write there can change it",)
     elif step == PROC:
         fix = (
             "in a container, uncover /proc (--security-opt systempaths=unconfined): membrane setup container docker",

@@ -199,6 +199,7 @@ class Bind(Value):
     origin: str = ""  # the rule, for ``membrane plan``
     engine: bool = False  # storage of containers: what is set here is locked for an engine's mounts (``containers``)
     device: bool = False  # a node of /dev, usable; root callers' sandboxes get one of the same number that is theirs
+    direct: bool = False  # no link was on the way to ``source``: one that is there when it is bound came meanwhile
 
 
 class Overlay(Value):
@@ -224,6 +225,7 @@ class Overlay(Value):
     make: bool = False  # as of ``Bind``
     own: bool = False  # the same, by the owner of the lowest directory
     origin: str = ""
+    direct: bool = False  # as of ``Bind``, of each of them
 
 
 class Tmpfs(Value):

@@ -605,7 +605,9 @@ def base(policy: Policy, facts: HostFacts) -> tuple[MountOp, ...]:
         if len(overlays) > 1 and target.count("/") > overlays[0].target.count("/"):
             ops.append(overlays.pop(0))
         if source != facts.workspace:  # the enclosing repository may be the workspace itself
-            ops.append(Bind(source, target, writable=rule.mode == "rw", own=True, make=True, origin=str(rule.origin)))
+            direct = all(path != source for path, _link in facts.linked)
+            writable, origin = rule.mode == "rw", str(rule.origin)
+            ops.append(Bind(source, target, writable, own=True, make=True, origin=origin, direct=direct))
     if policy.workspace == "review":
         ops += overlays
         assert facts.reviewed is not None  # else ``build.refuse`` has stopped it
@@ -615,7 +617,8 @@ def base(policy: Policy, facts: HostFacts) -> tuple[MountOp, ...]:
             ops.append(Bind(pointer, pointer, own=True, origin="the repository of the workspace"))
             ops += _pins_above(ops, facts.reviewed.repository)
     else:
-        ops.append(Bind(facts.workspace, facts.workspace, writable=True, own=True, make=True, origin="workspace"))
+        at = facts.workspace
+        ops.append(Bind(at, at, writable=True, own=True, make=True, origin="workspace", direct=True))
     ops += _pins_above(ops, facts.workspace)
     for rule in policy.mounts:  # where the tree that holds it can be written: the home, a layer
         ops += _pins_above(ops, places(rule, facts)[1])
@@ -631,10 +634,11 @@ def _overlays(facts: HostFacts) -> list[Overlay]:
     assert found is not None  # else ``build.refuse`` has stopped it
     origin = f"change set {found.name}"
     lowers = (*found.lowers, facts.workspace)
-    out = [Overlay(facts.workspace, lowers, found.layer, make=True, own=True, origin=origin)]
+    out = [Overlay(facts.workspace, lowers, found.layer, make=True, own=True, origin=origin, direct=True)]
     if found.repository:
         path, lowers = found.repository, (*found.git_lowers, found.repository)
-        out.insert(0, Overlay(path, lowers, found.git_layer, make=True, own=True, origin=f"{origin}: its repository"))
+        origin = f"{origin}: its repository"
+        out.insert(0, Overlay(path, lowers, found.git_layer, make=True, own=True, origin=origin, direct=True))
     return out
 
 

@@ -153,7 +153,7 @@ def pull(
     """
     kind, rest = grammar.parse_image(reference)
     place, name = place_of(state), key_of(reference, platform)
-    roots = (os.path.realpath(os.getcwd()), os.path.realpath(state), *writable)
+    roots = (os.getcwd(), os.path.realpath(state), *writable)
     meter = Meter(-1 if say is quiet else 2)
     with _Lock(place, say):
         _tidy(place)

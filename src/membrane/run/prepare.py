@@ -193,7 +193,7 @@ def _image(policy: Policy, *, speaks: bool) -> Use:
         from . import imagestore
 
         say = _say if speaks else imagestore.quiet
-        workspace = os.path.realpath(os.getcwd())
+        workspace = os.getcwd()
         mounted = [mounts.absolute(rule.path, workspace) for rule in policy.mounts if rule.mode == "rw" and rule.path]
         writable = [os.path.realpath(path) for path in mounted]
         return imagestore.pull(state, policy.image, say, again=False, platform=policy.platform, writable=writable)

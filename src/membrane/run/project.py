@@ -23,7 +23,7 @@ PROJECT_FILE = ".membrane.yaml"
 def here() -> str:
     """The current directory, resolved, or "/" where there is none any more: that is in no workspace."""
     try:
-        return os.path.realpath(os.getcwd())
+        return os.getcwd()
     except OSError:
         return "/"
 
@@ -35,7 +35,7 @@ def current() -> str:
         HostError: it is gone.
     """
     try:
-        return os.path.realpath(os.getcwd())
+        return os.getcwd()
     except OSError as error:
         tried, fix = "use the current directory as the workspace", "cd into a directory that exists"
         raise HostError(tried, error.strerror or "", fix=(fix,)) from None

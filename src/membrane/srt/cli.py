@@ -467,7 +467,7 @@ def _request(arguments: Arguments, debug: bool) -> tuple[RunRequest, Control]:
     argv = command(arguments, os.environ.get("PATH", "/usr/bin:/bin"))
     home = home_dir(os.environ)
     try:
-        base = os.path.realpath(os.getcwd())
+        base = os.getcwd()
     except OSError as error:
         raise HostError("use the current directory", error.strerror or "") from None
     settings = load(arguments.settings, home)

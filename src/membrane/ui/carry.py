@@ -193,7 +193,7 @@ def join(found: SessionRecord, command: Sequence[str], state: str) -> int:
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, lambda number, _frame: _steer(pipe, number))
     terminal = all(os.isatty(fd) for fd in (0, 1, 2))
-    here = os.path.realpath(os.getcwd())
+    here = os.getcwd()
     place = here if f"{here}/".startswith(f"{found.workspace}/") else found.workspace
     words = [engine, "exec", "--interactive", *(carrier.terminal(kind) if terminal else ()), name]
     # Not in our process group, where it would get the signals that go to the one inside; but a terminal is read
@@ -451,7 +451,7 @@ def features() -> list[Row]:
 
     support = Support("yes")
     try:
-        _engine("docker", [os.path.realpath(os.getcwd())])
+        _engine("docker", [os.getcwd()])
     except HostError as error:
         support = Support("no", error.cause, "; ".join(error.fix))
     return [("docker", f"a daemon with the image {carrier.IMAGE}", support)]
@@ -744,7 +744,7 @@ def collect(state: str) -> list[str]:
         return []
     out: list[str] = []
     for name in CARRIERS:
-        if engine := _client(name, [state, os.path.realpath(os.getcwd())]):
+        if engine := _client(name, [state, os.getcwd()]):
             out += _collect(engine, state, place)
     for entry in os.listdir(place):
         name = entry.partition(".")[0]

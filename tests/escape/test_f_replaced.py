@@ -93,6 +93,8 @@ sh -c 'set -C; : > .git/config.lock' || exit 4
 rm .git/config.lock || exit 5
 git -c core.hooksPath=/dev/null init -q new && git -C new config alias.x status && exit 6
 git -C new config user.name somebody || exit 7
+cp new/.git/config new/copy && (set -C; : > new/.git/config.lock) && cat new/copy > new/.git/config.lock || exit 8
+echo '[user]' >> new/.git/config.lock && mv new/.git/config.lock new/.git/config || exit 9
 """
     done = box.run("sh", "-c", script, options=("--backend", backend))
     assert done.returncode == 0, done

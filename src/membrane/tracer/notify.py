@@ -971,12 +971,14 @@ class Notifications:
         Of a new file, which a program outside has just put there, the mount that makes it read-only comes a moment
         later; what was opened before that could be written then.  A lock counts before it is there as well: it may be
         in the moment in which the kernel looks.
+
+        In a repository of this session the guard judges each write, and programs do there what they do (JGit opens a
+        lock once more, to write it).
         """
         if self._scope.policy.open_git_config or not self._is_guarded(place.path):
             return False
         new = place.status is not None and not place.readonly and is_config(place.path)
-        there = new and not self._is_made(place.path)
-        return there or (not place.error and is_lock(place.path))
+        return (new or (not place.error and is_lock(place.path))) and not self._is_made(place.path)
 
     def _refuse_others(self, known: Known | None, place: notify.Place) -> tuple[str, int]:
         if place.status is None:

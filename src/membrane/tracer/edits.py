@@ -105,7 +105,8 @@ class OwnLocks:
 
     One that git *outside* has made becomes the configuration by its rename: who has it open, or has put another file in
     its place, has written that.  So the command leaves it alone: it may remove a lock of its own, or one whose maker is
-    gone, and rename it to what it is the lock of.  (git makes one with O_EXCL, and never opens it again.)
+    gone, and rename it to what it is the lock of.  (git makes one with O_EXCL, and never opens it again.)  Of a
+    repository that the command has made the guard judges each change of the configuration itself.
     """
 
     def __init__(self) -> None:

@@ -399,7 +399,7 @@ class Notifications:
         writes = flags & 3 or flags & (os.O_CREAT | os.O_TRUNC)
         error = 0
         if writes and not exclusive and self._is_others(place):
-            result, error = self._refuse_others(known, place)
+            result, error = self._refuse_others(known, place, there=creates or place.status is not None)
         elif creates and place.status is None:
             fresh = exclusive and flags & (os.O_ACCMODE | os.O_TRUNC) == os.O_WRONLY
             result, error = self._creates(place, known, fresh=fresh)
@@ -980,8 +980,8 @@ class Notifications:
         new = place.status is not None and not place.readonly and is_config(place.path)
         return (new or (not place.error and is_lock(place.path))) and not self._is_made(place.path)
 
-    def _refuse_others(self, known: Known | None, place: notify.Place) -> tuple[str, int]:
-        if place.status is None:
+    def _refuse_others(self, known: Known | None, place: notify.Place, *, there: bool = False) -> tuple[str, int]:
+        if not there and place.status is None:
             return "ENOENT", errno.ENOENT
         error = self._refuse_change(known, place)
         return _name(error), error
@@ -1004,7 +1004,8 @@ class Notifications:
         if self._scope.policy.open_git_config or not (self._is_guarded(source.path) or self._is_guarded(to.path)):
             return False
         elsewhere = flags != 0 or to.path + b".lock" != source.path or source.status is None
-        return is_lock(to.path) or (is_lock(source.path) and elsewhere)
+        onto, away = is_lock(to.path), is_lock(source.path) and elsewhere
+        return (onto and not self._is_made(to.path)) or (away and not self._is_made(source.path))
 
     def _removed(self, path: bytes) -> None:
         for root, prevention in self._preventions.items():

@@ -63,9 +63,7 @@ class Frame(Value):
     environment: tuple[tuple[str, str], ...]
     policy: bytes  # ``codec.dump``
     secrets: tuple[bytes, ...]
-    places: tuple[
-        tuple[str, int], ...
-    ]  # the trees that may be written, and those below them, with their inodes outside
+    places: tuple[tuple[str, int], ...]  # trees that may be written, and those below them; their inodes outside
     services: tuple[tuple[str, str], ...] = ()  # outside, by number: ("socket", path), ("port", number), ("file", path)
     normalises: bool = False  # the file system outside may take two forms of a name in Unicode as one
     exposed: tuple[int, ...] = ()  # ports of this loopback that the half outside may open, by number

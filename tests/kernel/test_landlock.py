@@ -257,6 +257,18 @@ def test_names_go_from_one_directory_to_another_in_a_domain_around_which_signals
     assert not (tree / "out" / "dir" / "victim").exists() and not (tree / "in" / "dir" / "other").exists()
 
 
+@pytest.mark.needs_kernel("landlock without TCP")
+def test_a_grant_is_no_link(tree: Path) -> None:
+    (tree / "link").symlink_to("in")
+
+    def body() -> list[str]:
+        sc.no_new_privs()
+        landlock.confine([(str(tree / name), landlock.READ) for name in ("link", "link/dir", "out")])
+        return [outcome((tree / name / "file").read_text) for name in ("link", "in", "out")]
+
+    assert run(body) == ["EACCES", "EACCES", "ok"]
+
+
 @pytest.mark.parametrize("version", range(1, ABI + 1))
 def test_every_abi_up_to_the_kernels_own(tree: Path, version: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """An older kernel gets the rights and the attribute size that it knows."""

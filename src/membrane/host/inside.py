@@ -98,8 +98,14 @@ def grants(ops: Sequence[MountOp], directory: str) -> Shared:
         directory: the sandbox's own.
 
     Raises:
-        HostError: more names are beside what is hidden than can be listed.
+        HostError: more names are beside what is hidden than can be listed; the workspace has a link on the way by now,
+            which a command of another run may have put there.
     """
+    directory = os.path.realpath(directory)
+    for op in ops:
+        if isinstance(op, Bind) and op.direct and os.path.realpath(op.source) != op.source:
+            cause, fix = "a link was put on the way to it meanwhile", "start it again; another command may change it"
+            raise HostError("show", cause, target=op.source, fix=(fix,))
     copies = {
         os.path.realpath(op.target): (f"{directory}/copies/{number}", op.writable)
         for number, op in enumerate(op for op in ops if isinstance(op, Copy))
@@ -119,7 +125,7 @@ def grants(ops: Sequence[MountOp], directory: str) -> Shared:
         for path in (os.path.realpath(tree) for tree, writable in trees if not writable)
         if any(path != tree and inside(path, tree) for tree in writes)
     )
-    out: list[tuple[str, int]] = [(f"/dev/{name}", landlock.DEVICE) for name in _DEVICES]
+    out: list[tuple[str, int]] = [(os.path.realpath(f"/dev/{name}"), landlock.DEVICE) for name in _DEVICES]
     out += [("/proc", landlock.READ), (f"{directory}/files", landlock.READ)]
     out += [(f"{directory}/{name}", landlock.WRITE) for name in ("tmp", "home", "logins")]
     walk = _Walk(hidden, frozen)

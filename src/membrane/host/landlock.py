@@ -143,7 +143,7 @@ def confine(grants: Sequence[tuple[str, int]]) -> int:
 
     Args:
         grants: paths, each with ``LIST``, ``READ``, ``WRITE`` or ``DEVICE``, which hold for all below it; a path that
-            is not there, or not reachable, grants nothing.
+            is not there, or not reachable, grants nothing, nor does one with a link on the way: that came meanwhile.
 
     Returns:
         The ABI that was applied.
@@ -165,7 +165,7 @@ def confine(grants: Sequence[tuple[str, int]]) -> int:
         ruleset = syscalls.landlock_create_ruleset(attributes)
         try:
             for path, rights in grants:
-                _allow(ruleset, path, handled & (rights & ~(_MAKE_CHAR | _MAKE_BLOCK)))
+                _allow(ruleset, path, handled & (rights & ~(_MAKE_CHAR | _MAKE_BLOCK)), syscalls.RESOLVE_NO_SYMLINKS)
             syscalls.landlock_restrict_self(ruleset)
         finally:
             os.close(ruleset)
@@ -174,10 +174,14 @@ def confine(grants: Sequence[tuple[str, int]]) -> int:
     return version
 
 
-def _allow(ruleset: int, path: str, rights: int) -> None:
+def _allow(ruleset: int, path: str, rights: int, resolve: int = 0) -> None:
     """Add a rule for ``path``; struct landlock_path_beneath_attr is packed."""
     try:
-        fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        fd = (
+            syscalls.openat2(syscalls.AT_FDCWD, path, os.O_PATH, 0, resolve)
+            if resolve
+            else os.open(path, os.O_PATH | os.O_CLOEXEC)
+        )
     except OSError as error:
         if error.errno in _UNREACHABLE:
             return

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from membrane.errors import HostError
 from membrane.host import inside, landlock
 from membrane.plan.model import Bind, Mask, ReadOnly
 
@@ -33,6 +36,17 @@ def test_what_lies_beside_a_hidden_name_is_listed(tmp_path: Path) -> None:
     }
     assert granted.shared == {top: False, f"{top}/a": False} and granted.asks == "reads"
     assert granted.denied == {f"{top}/a/hidden": "hidden", f"{top}/frozen": "read-only"}
+
+
+def test_a_workspace_that_a_link_has_taken_the_place_of_is_not_shown(tmp_path: Path) -> None:
+    """A command of another run, which may write above it, puts it there between the plan and this."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    shown = str(tmp_path / "link")
+    rules = dict(inside.grants([Bind(shown, shown, writable=True)], "/own").rules)
+    assert rules[str(tmp_path / "real")] == landlock.WRITE  # the control: a tree of a rule may be a link
+    with pytest.raises(HostError, match=f"cannot show {shown}: a link was put on the way to it meanwhile"):
+        inside.grants([Bind(shown, shown, writable=True, direct=True)], "/own")
 
 
 def test_names_of_a_hidden_directory_are_not_listed(tmp_path: Path) -> None:

@@ -46,6 +46,14 @@ def do(what, path):
         exchange("mine", path)()
     elif what == "remove":
         os.unlink(path)
+    elif what == "mkdir":
+        os.makedirs(path)
+    elif what == "rmdir":
+        os.rmdir(path)
+    elif what == "swap":
+        os.rename(path, aside)
+        os.mkdir(path)
+        os.rename(aside, path)
     elif what == "readonly":
         wait_for(lambda: os.statvfs(path).f_flag & os.ST_RDONLY)
     else:
@@ -78,6 +86,28 @@ def test_F152_a_lock_of_git_outside_is_left_alone(box: Box, backend: str, locks:
                 os.unlink(box.workspace / path)
                 assert ask(f"write {path}") == "ENOENT"
     assert box.refused(".git/config.lock")
+
+
+@pytest.mark.needs_tool("git")
+@pytest.mark.parametrize("way", ["rmdir late/.git,rmdir late", "swap late"])
+def test_F152_a_repository_that_you_make_where_the_command_had_one_is_yours(box: Box, way: str) -> None:
+    """What a directory was says nothing of another one that has its path: there the lock is left alone as well."""
+    repository(box)
+    lock = "late/.git/config.lock"
+    with inside(box, SCRIPT) as ask:
+        assert ask("mkdir late/.git") == "ok"
+        assert ask(f"make {lock}") == "ok"  # the control: the command's own repository
+        assert ask(f"remove {lock}") == "ok"
+        if way.startswith("swap"):
+            (box.workspace / "late/.git").rmdir()
+        for step in way.split(","):
+            assert ask(step) == "ok"
+        made = subprocess.run(["git", "init", "-q", "late"], cwd=box.workspace, check=True, timeout=60)
+        assert made.returncode == 0
+        box.file(lock, "made by git outside")
+        for attempt in ("write", "make", "truncate", "over", "away"):
+            assert ask(f"{attempt} {lock}") == "EACCES", attempt
+    assert (box.workspace / lock).read_text() == "made by git outside"
 
 
 @pytest.mark.needs_tool("git")

@@ -495,6 +495,8 @@ class Notifications:
         self._spoil(place, result)
         if not result:
             self._removed(place.path)
+        if directory:
+            self._replaced(place.path, below=False)
         path = os.fsdecode(place.path)
         return FileRemoved(path, directory, result, True, self._outside(path), "notify"), error
 
@@ -545,6 +547,9 @@ class Notifications:
             result = _name(error)
             if not error:
                 self._removed(source.path)
+        if any(each.status is not None and stat.S_ISDIR(each.status.st_mode) for each in (source, to)):
+            self._replaced(source.path)
+            self._replaced(to.path)
         path, target = os.fsdecode(source.path), os.fsdecode(to.path)
         outside = self._outside(path) or self._outside(target)
         return FileRenamed(path, target, result, True, outside, "notify"), error
@@ -1011,6 +1016,12 @@ class Notifications:
         for root, prevention in self._preventions.items():
             if prevention.passed:
                 prevention.removed(os.fsdecode(path)[len(root) + 1 :])
+
+    def _replaced(self, path: bytes, *, below: bool = True) -> None:
+        name = os.fsdecode(path)
+        for root, prevention in self._preventions.items():
+            if name.startswith(f"{root}/"):
+                prevention.replaced(name[len(root) + 1 :], below=below)
 
     def _refuse_change(self, known: Known | None, place: notify.Place) -> int:
         self._deny(known, PathAccess(self._shown(os.fsdecode(place.path)), "write"), reasons.PROTECTED_NAME)

@@ -325,21 +325,21 @@ class Prevention:
 
     def _is_new(self, path: str) -> bool:
         """Does it lie in a repository that was made below the top in this session?"""
-        at = path.find("/")
-        while at > 0:
-            if path[:at] in self._repositories:
-                return True
-            at = path.find("/", at + 1)
-        return False
+        return _is_below(self._repositories, path)
 
     def is_made(self, path: str) -> bool:
         """Does it lie in a directory that was let be made in this session?"""
-        at = path.find("/")
-        while at > 0:
-            if path[:at] in self._made:
-                return True
-            at = path.find("/", at + 1)
-        return False
+        return _is_below(self._made, path)
+
+    def replaced(self, path: str, *, below: bool = True) -> None:
+        """The command removes a directory, or renames one from or to this path: what comes to be there is not its own.
+
+        ``below``: directories in it may go along; one that is removed has none any more.
+        """
+        for known in (self._made, self._repositories):
+            known.pop(path, None)
+            for one in [one for one in known if one.startswith(f"{path}/")] if below else ():
+                del known[one]
 
     def _note(self, path: str, parent: str, key: str, directory: bool) -> None:
         if directory:
@@ -461,3 +461,12 @@ class Prevention:
                 ]
         finally:
             os.close(fd)
+
+
+def _is_below(known: dict[str, None], path: str) -> bool:
+    at = path.find("/")
+    while at > 0:
+        if path[:at] in known:
+            return True
+        at = path.find("/", at + 1)
+    return False

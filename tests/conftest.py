@@ -53,6 +53,11 @@ KERNEL_FEATURES: dict[str, tuple[str, ...]] = {
     "subordinate ids": ("unshare", "--user", "--map-auto", "--map-root-user", "true"),
     "time namespaces": ("unshare", "--time", "true"),
     "ipv6": ("test", "-e", "/proc/net/if_inet6"),
+    "sockets that take no descriptors": (  # SO_PASSRIGHTS, Linux 6.16
+        sys.executable,
+        "-c",
+        "import socket; socket.socket(socket.AF_UNIX).getsockopt(socket.SOL_SOCKET, 83)",
+    ),
     "lists of children": ("test", "-e", "/proc/thread-self/children"),
     "x86_64, on whose stack callers are found": (
         sys.executable,

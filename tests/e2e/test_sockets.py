@@ -23,15 +23,6 @@ from world.box import Box
 PATIENCE = 60.0  # seconds: a deadline, not a measurement
 
 
-def _knows_passrights() -> bool:
-    with socket.socket(socket.AF_UNIX) as asked:
-        try:
-            asked.getsockopt(socket.SOL_SOCKET, 83)  # SO_PASSRIGHTS
-        except OSError:
-            return False
-    return True
-
-
 @pytest.fixture
 def short() -> Iterator[Path]:
     """A directory whose path fits into sun_path (108 bytes)."""
@@ -287,7 +278,7 @@ except OSError as error:
 """
 
 
-@pytest.mark.skipif(not _knows_passrights(), reason="SO_PASSRIGHTS: Linux 6.16")
+@pytest.mark.needs_kernel("sockets that take no descriptors")
 @pytest.mark.parametrize("options", [(), ("--backend", "landlock")])
 def test_a_descriptor_that_waits_when_it_is_closed_is_not_taken(
     box: Box, short: Path, options: tuple[str, ...]
